@@ -54,7 +54,7 @@ test-all: setup ## Run every test with all of its cases: all recorded questions,
 agreement: setup ## Ask fit, the scheduler and the daemon the same 6400 questions on all machines (QUESTIONS=, SEED=)
 	TEST_ALL=1 AGREEMENT_QUESTIONS=$${QUESTIONS:-6400} AGREEMENT_SEED=$${SEED:-0} $(BIN)/python -m pytest -q tests/vendors/test_agreement.py
 
-test-runtimes: setup ## As root: what CDI specs and answers do in real podman and containerd (REQUIRE_ALL=1: never skip)
+test-runtimes: setup ## As root: what CDI specs, answers, the image and the rules do in real programs (REQUIRE_ALL=1: never skip)
 	@$(BIN)/python -m tests.runtimes.install
 	$(BIN)/python -m pytest tests/runtimes --durations=5
 
@@ -88,7 +88,7 @@ docs: $(DOCS_STAMP) ## Build the documentation as a site, and check its links
 commits: setup ## Check the subjects of the commits since BASE was left (BASE=main)
 	@$(BIN)/python tools/commits.py $(or $(BASE),main)
 
-e2e: setup ## As root: a pod's whole life on a real node (KUBERNETES=1.37, 1.34 or 1.20; REQUIRE_ALL=1: never skip)
+e2e: setup ## As root: a pod's whole life on a real node (KUBERNETES=1.34 or 1.20: not the newest; REQUIRE_ALL=1: never skip)
 	@$(BIN)/python -m tests.realnode.install
 	$(BIN)/python -m pytest tests/realnode
 
@@ -146,18 +146,15 @@ bench: setup ## Measure speed and memory against a baseline in the same run (BEN
 soak: setup ## Ten minutes of pods, faults and restarts at most: 100,000 Allocates, and nothing may grow (SOAK="--minutes 60")
 	$(BIN)/python -m bench.soak $(SOAK)
 
-gpu-check: $(RUNTIME) ## On a machine with a real NVIDIA GPU: compare it with what the simulation claims (read-only)
-	@$(BIN)/python -m tools.gpu_check --report $${OUT:-.}/gpu-check.json
+gpu-check: $(RUNTIME) ## On a machine with a real NVIDIA GPU: compare it with what the simulation claims (read-only; MUTATE=1 makes MIG instances on an idle card)
+	@$(BIN)/python -m tools.gpu_check --report $${OUT:-.}/gpu-check.json $(if $(MUTATE),--mutate)
 
 wheel: setup ## Build the wheel
 	$(BIN)/python -m hatchling build -t wheel
 
-image: ## Build the container image with buildah, docker or podman (IMAGE=..., BASE=...)
-	@tool=$$(for t in buildah docker podman; do command -v $$t && break; done); \
-	test -n "$$tool" || { echo "No buildah, docker or podman here; on Debian: apt-get install buildah"; exit 1; }; \
-	"$$tool" build --tag $(IMAGE) $(if $(BASE),--build-arg BASE=$(BASE)) . || { \
-		echo "$$tool did not build $(IMAGE). Is its daemon up, and are a registry with the base image and a package"; \
-		echo "index for pip reachable from here? Another base: make image BASE=registry.example/python:3.11-slim"; exit 1; }
+image: setup ## Build the container image on Debian's packages, no registry asked (IMAGE=, BASE=, BASE_PYTHON=, BUILDER=, REFRESH=1)
+	@$(BIN)/python -m tools.image --name $(IMAGE) $(if $(BASE),--base $(BASE)) $(if $(BASE_PYTHON),--python $(BASE_PYTHON)) \
+		$(if $(BUILDER),--builder $(BUILDER)) $(if $(REFRESH),--anew)
 
 clean: ## Remove what make has made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -17,8 +17,12 @@ from bench.figures import Figure
 from bench.filter import ROWS
 from bench.filter import measure as filtering
 from bench.footprint import idle
+from bench.fragmentation import measure as fragmentation
 from bench.latency import burst, spaced
+from bench.partitions import measure as partitions
 from bench.presence import registration
+from bench.scale import Size
+from bench.scale import measure as scale
 from bench.selection import measure as selection
 from bench.strain import measure as strain
 from hami_plugin.errors import HamiError
@@ -59,10 +63,25 @@ PARTS = {
         full=lambda: selection(repeats=51),
         quick=lambda: selection(repeats=3),
     ),
+    "fragmentation": Part(
+        about="Refused MIG instances for which a card has enough free slices, by our choice of places and by HAMi's",
+        full=lambda: fragmentation(sequences=1000),
+        quick=lambda: fragmentation(sequences=200),
+    ),
+    "partitions": Part(
+        about="Allocate beside one that makes a MIG instance, at a driver's speed; and the choice of places",
+        full=lambda: partitions(rounds=14),
+        quick=lambda: partitions(rounds=4, slack=1.5),
+    ),
     "filter": Part(
         about="The extender's filter for one pod over many nodes, beside keeping nothing",
         full=lambda: filtering(repeats=51),
         quick=lambda: filtering(repeats=5, rows=ROWS[-1:]),
+    ),
+    "scale": Part(
+        about="The scheduler process in a large cluster, asked as kube-scheduler asks",
+        full=lambda: scale(Size(nodes=5000, bound=20_000, placed=300)),
+        quick=lambda: scale(Size(nodes=200, bound=800, placed=20)),
     ),
     "strain": Part(
         about="What one hostile request costs the scheduler process",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -46,12 +46,20 @@ class Cluster:
         self._family = family
 
     async def create_pod(
-        self, name: str, decision: Sequence[Sequence[Grant]], *, lock: bool, wants: int = 0, bound: bool = True
+        self,
+        name: str,
+        decision: Sequence[Sequence[Grant]],
+        *,
+        lock: bool,
+        wants: int = 0,
+        bound: bool = True,
+        annotations: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """A pod that is ``bound`` to the node already, with its decision; one container for each piece of it.
 
         With ``lock`` it waits for the node lock and takes it first, as HAMi's scheduler does. Without a decision it is
-        a pod that nobody scheduled, and ``wants`` so many devices. Return the pod as the server has it.
+        a pod that nobody scheduled, and ``wants`` so many devices. ``annotations`` go beside the decision's. Return the
+        pod as the server has it.
         """
         if lock:
             text = render_lock(NodeLock(time=datetime.now(tz=UTC), namespace=NAMESPACE, pod=name))
@@ -62,6 +70,7 @@ class Cluster:
         body = self._manifest(name, decision) if decision else self._unscheduled(name, wants)
         if not bound:
             del body["spec"]["nodeName"]
+        body["metadata"].setdefault("annotations", {}).update(annotations or {})
         return dict(await self._ask("POST", _PODS, body))
 
     async def bind(self, name: str) -> None:

@@ -13,7 +13,7 @@ METHOD = "/bench.Echo/Echo"
 
 
 def echo_server(socket: Path, answer: bytes) -> grpc.aio.Server:
-    """A server that is not started yet."""
+    """A server that has not been started."""
 
     async def echo(_request: bytes, _context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
         return answer

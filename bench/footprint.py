@@ -12,7 +12,7 @@ from bench import imports, ticking
 from bench.figures import Figure
 from bench.processes import Memory, cpu_seconds, memory, running
 from bench.shipped import packages
-from bench.stage import Node, staged
+from bench.testbed import Node, open_testbed
 
 SETTLE_S = 3.0
 """After the node's annotation is written."""
@@ -78,14 +78,14 @@ async def idle(*, seconds: float) -> list[Figure]:
 
 
 async def _left_alone(node: Node, seconds: float) -> Idle:
-    async with staged(node) as stage:
-        await stage.start_daemon()
-        await stage.published()
+    async with open_testbed(node) as testbed:
+        await testbed.start_daemon()
+        await testbed.published()
         await asyncio.sleep(SETTLE_S)
-        before = cpu_seconds(stage.pid)
+        before = cpu_seconds(testbed.pid)
         await asyncio.sleep(seconds)
-        spent = cpu_seconds(stage.pid) - before
-        return Idle(memory=memory(stage.pid), cpu=100 * spent / seconds)
+        spent = cpu_seconds(testbed.pid) - before
+        return Idle(memory=memory(testbed.pid), cpu=100 * spent / seconds)
 
 
 async def _ticking(seconds: float) -> float:

@@ -1,7 +1,7 @@
-"""A process of its own that imports what the daemon imports, step by step, and prints what each step costs.
+"""A process that imports what the daemon imports, step by step, and prints the cost of each step.
 
-A module that two libraries need counts for the one that comes first. With the argument ``libraries`` it leaves this
-project out, and prints how many seconds of a CPU it has used: what a start of any such program costs on this machine.
+A module that two libraries need counts for the first. With the argument ``libraries`` it leaves this project out and
+prints its CPU seconds: what the start of any such program costs on this machine.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from hami_plugin.cluster.access import without_system_authorities
+from hami_plugin.cluster.credentials import without_system_authorities
 
 STEPS = {
     "asyncio, ssl": ("asyncio", "ssl"),
-    "grpcio, protobuf": ("grpc.aio", "hami_plugin.kubelet.v1beta1.deviceplugin_pb2_grpc"),
+    "grpcio, protobuf": ("grpc.aio", "hami_plugin.kubelet.api.deviceplugin_pb2_grpc"),
     "click, PyYAML": ("click", "yaml"),
     "aiohttp": ("aiohttp.web",),
     "pydantic": ("pydantic", "pydantic.functional_validators"),
@@ -40,7 +40,7 @@ LIBRARIES = "libraries"
 
 
 def resident() -> float:
-    """This process's RSS in MiB. Read as text, since a parser would count itself."""
+    """This process's RSS in MiB. Read as text, because a parser would count itself."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * 4096 / 2**20
 

@@ -12,9 +12,9 @@ import grpc
 
 from bench.echo import METHOD
 from bench.processes import running
-from bench.stage import Node
-from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
-from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2_grpc as rpc
+from bench.testbed import Node
+from hami_plugin.kubelet.api import deviceplugin_pb2 as pb
+from hami_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
 from hami_plugin.model.device import physical_id, replica_id
 
 DEADLINE_S = 30.0
@@ -51,7 +51,7 @@ class Calls:
         return answer, time.perf_counter() - start
 
     def echo(self, ids: Sequence[str]) -> float:
-        """The seconds of a call of the same size to the server that does nothing."""
+        """The seconds of a call of the same size to the echo server."""
         request = _request(ids)
         start = time.perf_counter()
         self._echo(request, timeout=DEADLINE_S)
@@ -83,7 +83,7 @@ class Shares:
 
 @asynccontextmanager
 async def echoing(directory: Path, answer: pb.AllocateResponse, stack: ExitStack) -> AsyncIterator[Calls]:
-    """A bare echo in a process of its own, which answers with what the daemon has answered."""
+    """A bare echo in its own process, which returns the daemon's answer."""
     socket, sample = directory / "echo.sock", directory / "answer"
     sample.write_bytes(answer.SerializeToString())
     async with running("-m", "bench.echo", socket, sample):

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from bench.figures import Figure, Spread, median
 from bench.kubelet import Calls, Shares, echoing
 from bench.processes import memory
-from bench.stage import Node, Stage, staged
-from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
+from bench.testbed import Node, Testbed, open_testbed
+from hami_plugin.kubelet.api import deviceplugin_pb2 as pb
 from hami_plugin.model.placement import Grant
 
 P50_LIMIT, P99_LIMIT = 4.0, 8.0
 WRITES_LIMIT = 2.0
 CLIFF_LIMIT = 0.5
 NEIGHBOURS = 40
-"""Pods that hold shares of the node all the while."""
+"""Pods that hold shares of the node all the time."""
 WARMUP = 60
 GAP_S = 0.005
 """Quiet time before each call that is timed."""
@@ -47,19 +47,19 @@ async def spaced(*, rounds: int, slack: float = 1.0) -> list[Figure]:
     when its watch has the pod. Before each timed call is a pause; echo and Allocate take turns. With few rounds the
     limits need some ``slack``.
     """
-    async with staged(Node()) as stage:
-        await stage.start_daemon()
-        await stage.published()
+    async with open_testbed(Node()) as testbed:
+        await testbed.start_daemon()
+        await testbed.published()
         with ExitStack() as stack:
-            arrivals = _Arrivals(stage, Calls(stage.socket, stack))
+            arrivals = _Arrivals(testbed, Calls(testbed.socket, stack))
             sample = await arrivals.serve_pod(Times())
-            async with echoing(stage.directory, sample, stack) as echo:
+            async with echoing(testbed.directory, sample, stack) as echo:
                 await _take_turns(arrivals, echo, WARMUP)
-                await stage.cluster.recorded()
+                await testbed.cluster.recorded()
                 since = time.monotonic()
                 times = await _take_turns(arrivals, echo, rounds)
-                await stage.cluster.recorded()
-        calls = await stage.cluster.calls(since)
+                await testbed.cluster.recorded()
+        calls = await testbed.cluster.calls(since)
     counts = (
         f"{calls.writes} writes and {calls.reads} reads for {rounds} Allocates; watches and their lists not counted"
     )
@@ -78,21 +78,21 @@ async def burst(*, repeats: int) -> list[Figure]:
     A second thousand takes turns with the echo, call by call, so that both are timed under the same load.
     """
     times, alone, ratios = Times(), Times(), []
-    async with staged(Node(split=PODS * CONTAINERS // 5)) as stage:
-        await stage.start_daemon()
-        await stage.published()
-        before = memory(stage.pid).resident
+    async with open_testbed(Node(split=PODS * CONTAINERS // 5)) as testbed:
+        await testbed.start_daemon()
+        await testbed.published()
+        before = memory(testbed.pid).resident
         with ExitStack() as stack:
-            crowd = _Crowd(stage, Calls(stage.socket, stack))
+            crowd = _Crowd(testbed, Calls(testbed.socket, stack))
             sample = await crowd.run(Times(), pods=2)
-            async with echoing(stage.directory, sample, stack) as echo:
+            async with echoing(testbed.directory, sample, stack) as echo:
                 await crowd.run(Times(), pods=5, echo=echo)
                 for _ in range(repeats):
                     first = len(alone.allocate)
                     await crowd.run(alone, pods=PODS)
                     ratios.append(_last_tenth_to_first(alone.allocate[first:]))
                     await crowd.run(times, pods=PODS, echo=echo)
-        after = memory(stage.pid).resident
+        after = memory(testbed.pid).resident
     rate, shown = len(alone.allocate) / sum(alone.allocate), ", ".join(f"{ratio:.2f}" for ratio in ratios)
     return [
         Figure(name="Allocates a second, 1,000 in a row", value=rate, note=str(Spread.of(alone.allocate))),
@@ -107,23 +107,23 @@ async def burst(*, repeats: int) -> list[Figure]:
 class _Arrivals:
     """Pods that come one at a time and stay for a while."""
 
-    def __init__(self, stage: Stage, daemon: Calls) -> None:
-        self._stage = stage
+    def __init__(self, testbed: Testbed, daemon: Calls) -> None:
+        self._testbed = testbed
         self._daemon = daemon
-        self._shares = Shares(stage.uuids, stage.node)
+        self._shares = Shares(testbed.uuids, testbed.node)
         self._alive: deque[tuple[str, list[str]]] = deque()
         self._count = 0
 
     async def serve_pod(self, times: Times) -> pb.AllocateResponse:
         """A pod arrives, gets its device, and runs; the oldest has made room for it."""
-        cluster = self._stage.cluster
+        cluster = self._testbed.cluster
         if len(self._alive) >= NEIGHBOURS:
             gone, ids = self._alive.popleft()
             await cluster.delete_pod(gone)
             self._shares.give_back(ids)
-        name, uuid = f"pod-{self._count}", self._stage.uuids[self._count % len(self._stage.uuids)]
+        name, uuid = f"pod-{self._count}", self._testbed.uuids[self._count % len(self._testbed.uuids)]
         self._count += 1
-        await cluster.create_pod(name, [[_grant(self._stage, uuid)]], lock=True)
+        await cluster.create_pod(name, [[_grant(self._testbed, uuid)]], lock=True)
         ids, seconds = self._daemon.prefer(self._shares.free, 1)
         times.prefer.append(seconds)
         self._shares.claim(ids)
@@ -142,8 +142,8 @@ class _Arrivals:
 class _Crowd:
     """Many pods of several containers that are all bound before the first is served."""
 
-    def __init__(self, stage: Stage, daemon: Calls) -> None:
-        self._stage = stage
+    def __init__(self, testbed: Testbed, daemon: Calls) -> None:
+        self._testbed = testbed
         self._daemon = daemon
         self._run = 0
 
@@ -153,11 +153,11 @@ class _Crowd:
         With ``echo`` each Allocate is followed by a call to it.
         """
         self._run += 1
-        cluster, shares = self._stage.cluster, Shares(self._stage.uuids, self._stage.node)
+        cluster, shares = self._testbed.cluster, Shares(self._testbed.uuids, self._testbed.node)
         names = [f"pod-{self._run}-{number}" for number in range(pods)]
-        chosen = [self._stage.uuids[number % len(self._stage.uuids)] for number in range(CONTAINERS)]
+        chosen = [self._testbed.uuids[number % len(self._testbed.uuids)] for number in range(CONTAINERS)]
         for name in names:
-            await cluster.create_pod(name, [[_grant(self._stage, uuid)] for uuid in chosen], lock=False)
+            await cluster.create_pod(name, [[_grant(self._testbed, uuid)] for uuid in chosen], lock=False)
         await self._known(shares)
         for uuid in chosen * pods:
             ids = [shares.take(uuid)]
@@ -173,8 +173,8 @@ class _Crowd:
 
     async def _known(self, shares: Shares) -> None:
         """Wait until the daemon's watch is here. A pod with a number of devices of its own is the mark in its order."""
-        cluster, pair = self._stage.cluster, self._stage.uuids[:2]
-        await cluster.create_pod("mark", [[_grant(self._stage, uuid) for uuid in pair]], lock=False)
+        cluster, pair = self._testbed.cluster, self._testbed.uuids[:2]
+        await cluster.create_pod("mark", [[_grant(self._testbed, uuid) for uuid in pair]], lock=False)
         self._daemon.prefer(shares.free, len(pair))
         await cluster.delete_pod("mark")
 
@@ -192,7 +192,7 @@ async def _take_turns(arrivals: _Arrivals, echo: Calls, rounds: int) -> Times:
 
 
 def _last_tenth_to_first(seconds: Sequence[float]) -> float:
-    """The rate of the last tenth over that of the first: below 1, it became slower."""
+    """The rate of the last tenth divided by that of the first: below 1, it became slower."""
     tenth = len(seconds) // 10
     return sum(seconds[:tenth]) / sum(seconds[-tenth:])
 
@@ -217,5 +217,5 @@ def _preferring(times: Times) -> str:
     return f"{Spread.of(times.prefer)}; it waits for the watch to bring the pod"
 
 
-def _grant(stage: Stage, uuid: str) -> Grant:
-    return Grant(uuid=uuid, device_type=stage.family.device_type, memory=MEMORY_MIB, cores=CORES)
+def _grant(testbed: Testbed, uuid: str) -> Grant:
+    return Grant(uuid=uuid, device_type=testbed.family.device_type, memory=MEMORY_MIB, cores=CORES)

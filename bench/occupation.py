@@ -46,12 +46,19 @@ def cluster(machine: str, size: int, chance: random.Random) -> Cluster:
     )
     family = next(family for family in families if family.device_type == DEVICE_TYPE)
     scores = profile(machine)
-    nodes = [_node(f"node-{number:04}", family, scores) for number in range(size)]
+    nodes = [node_view_of(f"node-{number:04}", family, scores) for number in range(size)]
     ledger = PodIndex()
     for node in nodes:
         for pod in _pods(node.name, family, len(scores), chance):
             ledger.see(pod, families)
     return Cluster(nodes=nodes, families=families, ledger=ledger)
+
+
+def nvidia() -> Family:
+    """The family of whole and shared NVIDIA cards, as it is without any setting."""
+    vendor = load_vendor("nvidia")
+    families = vendor.families(vendor.settings.model_validate({}))
+    return next(family for family in families if family.device_type == DEVICE_TYPE)
 
 
 def asking(uid: str, count: int, annotations: Mapping[str, str]) -> PodView:
@@ -65,7 +72,7 @@ def asking(uid: str, count: int, annotations: Mapping[str, str]) -> PodView:
     )
 
 
-def _node(name: str, family: Family, scores: Sequence[Sequence[int]]) -> NodeView:
+def node_view_of(name: str, family: Family, scores: Sequence[Sequence[int]]) -> NodeView:
     uuids = _uuids(name, len(scores))
     cards = [
         DeviceInfo(
@@ -97,14 +104,14 @@ def _pods(node: str, family: Family, cards: int, chance: random.Random) -> Itera
     chance.shuffle(free)
     for number in range(chance.choice((0, 0, 1, 2, cards // 2))):
         taken, free = free[:2], free[2:]
-        yield _running(f"{node}-whole-{number}", node, family, [_part(uuid, WHOLE, 100) for uuid in taken])
+        yield _running(f"{node}-whole-{number}", node, family, [part(uuid, WHOLE, 100) for uuid in taken])
     for card, uuid in enumerate(free):
         for share in range(chance.choice((0, 0, 1, 1, 2, 3))):
-            part = _part(uuid, chance.choice(PARTS), chance.choice((0, 10, 25)))
-            yield _running(f"{node}-part-{card}-{share}", node, family, [part])
+            grant = part(uuid, chance.choice(PARTS), chance.choice((0, 10, 25)))
+            yield _running(f"{node}-part-{card}-{share}", node, family, [grant])
 
 
-def _part(uuid: str, memory: int, cores: int) -> Grant:
+def part(uuid: str, memory: int, cores: int) -> Grant:
     return Grant(uuid=uuid, device_type=DEVICE_TYPE, memory=memory, cores=cores)
 
 

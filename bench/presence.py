@@ -11,30 +11,30 @@ from bench import imports
 from bench.echo import METHOD, echo_server
 from bench.figures import Figure, median
 from bench.processes import running
-from bench.stage import Node, staged
+from bench.testbed import Node, open_testbed
 
 CPU_LIMIT, START_LIMIT, RESTART_LIMIT = 2.5, 3.2, 30.0
-"""Start: beside an interpreter that imports the same libraries. Restart: beside a server's first answer. Without its
-file events the daemon would look once a second, which is some hundreds of these."""
+"""Start: compared with an interpreter that imports the same libraries. Restart: compared with a server's first answer.
+Without file events the daemon would check once a second, some hundred times as long."""
 DOWN_S = 1.5
-"""How long a kubelet is away that does not come back at once."""
+"""How long a kubelet stays away if it does not return at once."""
 
 
 async def registration(*, repeats: int) -> list[Figure]:
-    """From exec to Register, and from a kubelet's new start to Register. The middle of ``repeats`` counts."""
+    """From exec to Register, and from a kubelet's restart to Register. The median of ``repeats`` counts."""
     starts, cpus, bare, bare_cpus, quick, slow, first = [], [], [], [], [], [], []
-    async with staged(Node()) as stage:
+    async with open_testbed(Node()) as testbed:
         for _ in range(repeats):
-            seconds, cpu = await libraries(stage.packages)
+            seconds, cpu = await libraries(testbed.packages)
             bare.append(seconds)
             bare_cpus.append(cpu)
-            await stage.stop_daemon()
-            starts.append(await stage.start_daemon())
-            cpus.append(stage.start_cpu)
+            await testbed.stop_daemon()
+            starts.append(await testbed.start_daemon())
+            cpus.append(testbed.start_cpu)
         for number in range(repeats):
-            first.append(await _first_answer(stage.directory / f"first-{number}"))
-            quick.append(await stage.restart_kubelet(0.0))
-            slow.append(await stage.restart_kubelet(DOWN_S))
+            first.append(await _first_answer(testbed.directory / f"first-{number}"))
+            quick.append(await testbed.restart_kubelet(0.0))
+            slow.append(await testbed.restart_kubelet(DOWN_S))
     return [
         _beside("Start to Register", "s of CPU", cpus, bare_cpus, CPU_LIMIT),
         _beside("Start to Register, by the clock", "s", starts, bare, START_LIMIT),
@@ -44,14 +44,14 @@ async def registration(*, repeats: int) -> list[Figure]:
 
 
 async def libraries(packages: Path) -> tuple[float, float]:
-    """Seconds by the clock, and of a CPU, that an interpreter takes to import what the daemon imports of others."""
+    """Wall-clock and CPU seconds in which an interpreter imports the daemon's libraries."""
     began = time.monotonic()
     async with running(Path(imports.__file__), imports.LIBRARIES, packages=packages) as line:
         return time.monotonic() - began, float(line)
 
 
 async def _first_answer(socket: Path) -> float:
-    """Seconds until a gRPC server that is made here has answered its first call."""
+    """Seconds until a new gRPC server has answered its first call."""
     began = time.monotonic()
     server = echo_server(socket, b"")
     await server.start()

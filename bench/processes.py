@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.shipped import FLAGS
 from hami_plugin.errors import HamiError
 
-# The daemon must not pick up what happens to be set where the bench runs.
+# The daemon must not read the environment of the bench.
 _OWN_VARIABLES = frozenset({"NODE_NAME", "HOOK_PATH", "KUBECONFIG", "HAMI_PLUGIN_CONFIG", "CONFIG_FILE"})
 
 
@@ -59,7 +59,7 @@ async def running(*arguments: str | Path, packages: Path | None = None) -> Async
 
 
 async def end(process: asyncio.subprocess.Process) -> None:
-    """Ask it to end, and make it after five seconds."""
+    """Terminate it, and kill it after five seconds."""
     if process.returncode is not None:
         return
     with suppress(ProcessLookupError):
@@ -79,6 +79,12 @@ def memory(pid: int) -> Memory:
         anonymous=rollup["Anonymous"] / 1024,
         share=rollup["Pss"] / 1024,
     )
+
+
+def peak_memory(pid: int) -> float:
+    """The most MiB that a process has had."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
+    return _fields(lines)["VmHWM"] / 1024
 
 
 def cpu_seconds(pid: int) -> float:

@@ -1,8 +1,7 @@
-"""How long it takes to choose the best-linked devices, and how much memory, beside trying every choice.
+"""Time and memory of choosing the best-linked devices, compared with trying every choice.
 
-A row is a kind of question. Many such questions are asked, and the one that takes longest is shown: the median of some
-runs, in time of this process's CPU. Nothing is kept from one run to the next. It is compared with the time that trying
-every choice of 8 of 16 devices takes beside it.
+A row is a kind of question. Of many such questions the slowest is shown: the median CPU time of some runs, with nothing
+kept from one to the next, compared with trying every choice of 8 of 16 devices in the same run.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from hami_plugin.simulation.machines import load_machine, machine_names
 LEVELS = {"INT": 60, "PIX": 50, "PXB": 40, "PHB": 30, "NODE": 20, "SYS": 10}
 SEED = 16
 SUSPECTS = 3
-"""So many of the slowest questions are asked again and again."""
+"""How many of the slowest questions are repeated."""
 SHORT, MEDIUM, LONG = 0.05, 0.15, 0.3
 """Limits, as parts of trying all 12,870 choices of 8 of 16."""
 BUDGET = 0.35
@@ -64,7 +63,7 @@ class Row:
 
 
 async def measure(*, repeats: int) -> list[Figure]:
-    """Time and peak memory of the slowest question of each row, and of trying everything where that ends."""
+    """Time and peak memory of the slowest question of each row, and of trying everything where that is feasible."""
     return [figure for row in _rows(random.Random(SEED), repeats) for figure in _figures(row, repeats)]
 
 
@@ -175,7 +174,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def peak(work: Callable[[], object]) -> float:
-    """MiB that are allocated at once, beyond what was before."""
+    """The peak of newly allocated memory, in MiB."""
     tracemalloc.start()
     try:
         work()
@@ -185,7 +184,7 @@ def peak(work: Callable[[], object]) -> float:
 
 
 def held(work: Callable[[], object]) -> float:
-    """MiB that are still allocated afterwards."""
+    """The memory that stays allocated, in MiB."""
     tracemalloc.start()
     try:
         work()

@@ -1,6 +1,6 @@
-"""The daemon's packages as the image has them, so that what developers install beside them costs nothing here.
+"""The daemon's packages as in the image, without those that developers install.
 
-Some libraries import what they find, which a linter or a test may have left.
+Some libraries import optional packages, which a linter or a test may have installed.
 """
 
 from __future__ import annotations

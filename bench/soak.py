@@ -1,8 +1,8 @@
-"""``python -m bench.soak``: a hundred thousand Allocates through the real daemon, and what is left of them.
+"""``python -m bench.soak``: a hundred thousand Allocates through the real daemon, and what remains of them.
 
-Pods come one after the other, each container with a share of its own; the oldest make room. Meanwhile cards are lost
-and come back, the kubelet restarts, and pods that nobody scheduled are refused. Every container's limits are compared
-with its decision. What the process holds is measured after a warm-up and at the end: it must be the same.
+Pods arrive one after the other, each container with a share of its own; the oldest pods end. Meanwhile cards are lost
+and return, the kubelet restarts, and unscheduled pods are refused. Every container's limits are compared with its
+decision. The process's resources are measured after a warm-up and at the end, and must not have grown.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from bench.cluster import NODE
 from bench.figures import Figure
 from bench.processes import cpu_seconds, memory
-from bench.stage import Node, Stage, staged
+from bench.testbed import Node, Testbed, open_testbed
 from hami_plugin.demo.node import install_core
 from hami_plugin.errors import HamiError
 from hami_plugin.model.device import physical_id
@@ -43,10 +43,10 @@ WARMUP = 5_000
 """Allocates before the first measurement: caches and buffers have their size then."""
 MIN_MIB, SPREAD_MIB = 16, 997
 ERRORS_PER_LOSS, ERROR_EVERY_S = 16, 0.25
-"""How many errors of programs a card tells of before one is lost, and how often."""
+"""How many application errors a card reports before one card is lost, and how often."""
 LOCKED_S = 0.1
 """How long the next pod is not bound after one with a decision was refused: a node lock outlives its failed owner."""
-START_EVERY, STRANGER_EVERY, RESTART_EVERY = 4, 100, 625
+START_EVERY, UNSCHEDULED_EVERY, RESTART_EVERY = 4, 100, 625
 """In pods: how often containers are started too, a pod comes that nobody scheduled, and the kubelet restarts."""
 
 RSS_GROWTH_MIB = 4.0
@@ -120,9 +120,9 @@ class Soak:
     and created, and those before start and end.
     """
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, testbed: Testbed) -> None:
         self.tally = Tally()
-        self._stage = stage
+        self._testbed = testbed
         self._alive: deque[PodView] = deque()
         self._pods = self._served = 0
         self._victims = self._in_turn()
@@ -147,39 +147,39 @@ class Soak:
     async def clear(self) -> None:
         """Every pod goes, every card is well again, and the daemon has written down what there is to write."""
         while self._planned:
-            await self._stage.cluster.delete_pod((await self._planned.popleft()).pod.name)
+            await self._testbed.cluster.delete_pod((await self._planned.popleft()).pod.name)
         while self._alive:
             await self._end(self._alive.popleft())
         await self._whole()
         self._losses.healed()
-        await self._stage.cluster.recorded()
+        await self._testbed.cluster.recorded()
 
     async def _plan(self) -> Planned:
         """Decide about a pod as a scheduler does, by the cards that are offered, and create it."""
         await self._offers(bool, "any share")
         self._pods += 1
         number, offered = self._pods, self._offered()
-        names = [f"c{n}" for n in range(len(self._stage.uuids))]
+        names = [f"c{n}" for n in range(len(self._testbed.uuids))]
         cards = {name: offered[(number + n) % len(offered)] for n, name in enumerate(names)}
         sizes = {name: MIN_MIB + (number * 8 + n) % SPREAD_MIB for n, name in enumerate(names)}
-        device_type = self._stage.family.device_type
+        device_type = self._testbed.family.device_type
         decision = [[Grant(uuid=cards[name], device_type=device_type, memory=sizes[name], cores=0)] for name in names]
-        made = await self._stage.cluster.create_pod(f"pod-{number}", decision, lock=False, bound=False)
+        made = await self._testbed.cluster.create_pod(f"pod-{number}", decision, lock=False, bound=False)
         return Planned(number=number, pod=pod_view(made), cards=cards, sizes=sizes)
 
     def _offered(self) -> list[str]:
         """The cards that the kubelet has healthy shares of, in order."""
-        offered = {physical_id(one) for one in self._stage.kubelet.ledger.healthy(self._stage.resource)}
-        return [uuid for uuid in self._stage.uuids if uuid in offered]
+        offered = {physical_id(one) for one in self._testbed.kubelet.ledger.healthy(self._testbed.resource)}
+        return [uuid for uuid in self._testbed.uuids if uuid in offered]
 
     async def _next_pod(self) -> None:
         self._served += 1
         if self._served % RESTART_EVERY == 0:
             await self._finished(0)
-            await self._stage.restart_kubelet(0.01)
+            await self._testbed.restart_kubelet(0.01)
             self.tally.restarts += 1
-        if self._served % STRANGER_EVERY == 0:
-            await self._stranger()
+        if self._served % UNSCHEDULED_EVERY == 0:
+            await self._unscheduled()
         while len(self._alive) >= ALIVE:
             self._go_on(self._end(self._alive.popleft()))
         await self._finished(ALIVE)
@@ -187,13 +187,13 @@ class Soak:
             self._planned.append(asyncio.create_task(self._plan()))
         planned = await self._planned.popleft()
         if not set(planned.cards.values()) <= set(self._offered()):  # a scheduler binds no pod to a card that is lost
-            self._go_on(self._stage.cluster.delete_pod(planned.pod.name))
+            self._go_on(self._testbed.cluster.delete_pod(planned.pod.name))
             return
         before = self._losses.before()
-        await self._stage.cluster.bind(planned.pod.name)
+        await self._testbed.cluster.bind(planned.pod.name)
         planned = replace(planned, pod=replace(planned.pod, node=NODE))
         try:
-            await self._stage.kubelet.admit(planned.pod)
+            await self._testbed.kubelet.admit(planned.pod)
         except AdmissionError as error:
             self._refused(planned, error, before)
             await self._end(planned.pod)
@@ -207,13 +207,13 @@ class Soak:
         pod = planned.pod
         try:
             for container in pod.containers if planned.number % START_EVERY == 0 else ():
-                await self._stage.kubelet.start_container(pod.uid, container.name)
+                await self._testbed.kubelet.start_container(pod.uid, container.name)
         except StartError as error:
             self._refused(planned, error, before)
         for container in pod.containers:
-            (held,) = self._stage.kubelet.ledger.held_by(pod.uid, container.name).values()
+            (held,) = self._testbed.kubelet.ledger.held_by(pod.uid, container.name).values()
             self._compare(planned, container.name, held.answer.edits.env)
-        await self._stage.cluster.set_running(pod.name)
+        await self._testbed.cluster.set_running(pod.name)
         self._alive.append(pod)
 
     def _go_on(self, work: Coroutine[Any, Any, None]) -> None:
@@ -238,12 +238,12 @@ class Soak:
         if not self._losses.explain(planned, before, error):
             self.tally.lost.append(f"{planned.pod.name}: {error}")
 
-    async def _stranger(self) -> None:
+    async def _unscheduled(self) -> None:
         """A pod without a decision: it is refused, and leaves nothing."""
-        manifest = await self._stage.cluster.create_pod(f"stranger-{self._served}", [], lock=False, wants=1)
+        manifest = await self._testbed.cluster.create_pod(f"unscheduled-{self._served}", [], lock=False, wants=1)
         pod = pod_view(manifest)
         try:
-            await self._stage.kubelet.admit(pod)
+            await self._testbed.kubelet.admit(pod)
         except AdmissionError:
             self.tally.refused += 1
         else:
@@ -252,34 +252,34 @@ class Soak:
 
     async def _end(self, pod: PodView) -> None:
         """The pod ends and is deleted; its folders go with it, as HAMi's monitor removes them."""
-        self._stage.kubelet.remove(pod.uid)
-        await self._stage.cluster.delete_pod(pod.name)
+        self._testbed.kubelet.remove(pod.uid)
+        await self._testbed.cluster.delete_pod(pod.name)
         await asyncio.to_thread(self._sweep, pod.uid)
 
     def _sweep(self, uid: str) -> None:
-        for folder in (self._stage.directory / "hook").glob(f"vgpu/containers/{uid}*"):
+        for folder in (self._testbed.directory / "hook").glob(f"vgpu/containers/{uid}*"):
             rmtree(folder, ignore_errors=True)
 
     @property
     def _shares(self) -> int:
-        return len(self._stage.uuids) * self._stage.node.split
+        return len(self._testbed.uuids) * self._testbed.node.split
 
     async def _whole(self) -> None:
         """Wait until the kubelet has every share again."""
         await self._offers(lambda shares: shares == self._shares, "all shares")
 
     async def _offers(self, condition: Callable[[int], bool], what: str) -> None:
-        kubelet, resource = self._stage.kubelet, self._stage.resource
-        await self._stage.until(lambda: condition(kubelet.allocatable(resource)), what)
+        kubelet, resource = self._testbed.kubelet, self._testbed.resource
+        await self._testbed.until(lambda: condition(kubelet.allocatable(resource)), what)
 
     async def _flap(self) -> None:
-        """Errors of programs arrive all the while: they leave the card as it is. Now and then one card is lost."""
+        """Application errors arrive all the time and change nothing. Now and then one card is lost."""
         while True:
             for _ in range(ERRORS_PER_LOSS):
                 await self._inject("xid", next(self._victims), 13)
                 await asyncio.sleep(ERROR_EVERY_S)
             victim = next(self._victims)
-            self._losses.lost(self._stage.uuids[victim])
+            self._losses.lost(self._testbed.uuids[victim])
             await self._inject("lost", victim)
             await self._offers(lambda shares: shares < self._shares, "the loss of a card")
             await self._inject("back", victim)
@@ -287,32 +287,32 @@ class Soak:
             self._losses.healed()
 
     async def _inject(self, fault: str, victim: int, value: int = 0) -> None:
-        await asyncio.to_thread(self._stage.hardware.simulator.inject, fault, victim, value)
+        await asyncio.to_thread(self._testbed.hardware.simulator.inject, fault, victim, value)
         self.tally.flaps += 1
 
     def _heal(self) -> None:
-        for index in range(len(self._stage.uuids)):
-            self._stage.hardware.simulator.inject("back", index)
+        for index in range(len(self._testbed.uuids)):
+            self._testbed.hardware.simulator.inject("back", index)
 
     def _in_turn(self) -> Iterator[int]:
         while True:
-            yield from range(len(self._stage.uuids))
+            yield from range(len(self._testbed.uuids))
 
 
 def _in_memory() -> Path | None:
-    """Where the node's directories are, if there is such a place: its disk's speed is nothing of the daemon's."""
+    """A directory in memory for the node, if there is one: the disk's speed is not the daemon's."""
     memory_folder = Path("/dev/shm")
     return memory_folder if memory_folder.is_dir() and os.access(memory_folder, os.W_OK) else None
 
 
-def footprint(stage: Stage) -> Footprint:
+def footprint(testbed: Testbed) -> Footprint:
     """What the daemon's process and its state directory have now."""
     process, state = (
-        Path(f"/proc/{stage.pid}"),
-        [path for path in (stage.directory / "state").rglob("*") if path.is_file()],
+        Path(f"/proc/{testbed.pid}"),
+        [path for path in (testbed.directory / "state").rglob("*") if path.is_file()],
     )
     return Footprint(
-        resident=memory(stage.pid).resident,
+        resident=memory(testbed.pid).resident,
         descriptors=len(list((process / "fd").iterdir())),
         threads=len(list((process / "task").iterdir())),
         journal_kib=sum(path.stat().st_size for path in state) / 1024,
@@ -322,9 +322,9 @@ def footprint(stage: Stage) -> Footprint:
 
 @contextmanager
 def one_core_apart() -> Iterator[set[int]]:
-    """A core that neither this process nor those that it starts will use; the same cores for all where there is one.
+    """A core that neither this process nor its children use; with a single core, all share it.
 
-    Kubelet and daemon take turns all the while: with a core of their own none of them waits for the other's threads.
+    Kubelet and daemon alternate: with a core of its own, neither waits for the other's threads.
     """
     cores = os.sched_getaffinity(0)
     apart = {min(cores)}
@@ -342,27 +342,27 @@ def _confine(pid: int, cores: set[int]) -> None:
 
 
 async def measure(*, allocates: int, minutes: float) -> list[Figure]:
-    """Soak one node, and tell what grew."""
+    """Soak one node, and report what grew."""
     with one_core_apart() as core:
-        async with staged(Node(split=16), SETTINGS, within=_in_memory()) as stage:
-            return await _soaked(stage, core, allocates=allocates, minutes=minutes)
+        async with open_testbed(Node(split=16), SETTINGS, within=_in_memory()) as testbed:
+            return await _soaked(testbed, core, allocates=allocates, minutes=minutes)
 
 
-async def _soaked(stage: Stage, core: set[int], *, allocates: int, minutes: float) -> list[Figure]:
-    install_core(stage.directory / "hook" / "vgpu")
-    await stage.start_daemon()
-    _confine(stage.pid, core)
-    await stage.published()
-    soak, began = Soak(stage), time.monotonic()
+async def _soaked(testbed: Testbed, core: set[int], *, allocates: int, minutes: float) -> list[Figure]:
+    install_core(testbed.directory / "hook" / "vgpu")
+    await testbed.start_daemon()
+    _confine(testbed.pid, core)
+    await testbed.published()
+    soak, began = Soak(testbed), time.monotonic()
     await soak.run(min(WARMUP, allocates // 4), until=began + 60 * minutes)
     await soak.clear()
-    before, log, done = footprint(stage), stage.log_lines(), soak.tally.allocates
-    cpu, resumed = cpu_seconds(stage.pid), time.monotonic()
+    before, log, done = footprint(testbed), testbed.log_lines(), soak.tally.allocates
+    cpu, resumed = cpu_seconds(testbed.pid), time.monotonic()
     await soak.run(allocates, until=began + 60 * minutes)
     seconds, done = time.monotonic() - began, soak.tally.allocates - done
-    rate, cpu = done / (time.monotonic() - resumed), cpu_seconds(stage.pid) - cpu
+    rate, cpu = done / (time.monotonic() - resumed), cpu_seconds(testbed.pid) - cpu
     await soak.clear()
-    after, lines = footprint(stage), stage.log_lines() - log
+    after, lines = footprint(testbed), testbed.log_lines() - log
     tally = soak.tally
     for words in (*tally.wrong[:5], *tally.lost[:5]):
         print(f"      {words}")
@@ -372,7 +372,7 @@ async def _soaked(stage: Stage, core: set[int], *, allocates: int, minutes: floa
         Figure(name="The daemon's CPU for each", value=1000 * cpu / max(1, done), unit="ms", note="of one core"),
         Figure(name="Containers with another share's limits", value=len(tally.wrong), limit=0),
         Figure(name="Pods refused without a reason of theirs", value=len(tally.lost), limit=0),
-        Figure(name="Pods refused", value=tally.refused, note="strangers, and while a card was lost"),
+        Figure(name="Pods refused", value=tally.refused, note="unscheduled pods, and while a card was lost"),
         Figure(name="Health events", value=tally.flaps),
         Figure(name="Kubelet restarts", value=tally.restarts),
         _grown("RSS", before.resident, after.resident, "MiB", RSS_GROWTH_MIB),

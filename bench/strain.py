@@ -1,9 +1,8 @@
-"""What one request may cost the scheduler process: how long nothing else is answered, CPU, and memory.
+"""The cost of one hostile request to the scheduler process: the time without other answers, CPU, and memory.
 
-The process is the real one, over a simulated API server with many nodes. While it works on a hostile request,
-``/healthz`` is asked again and again: what the loop's thread has used of a processor during the longest of these asks
-is how long its event loop was held. Others on the same processor do not count. It is compared with the time that
-``json.loads`` takes here for the largest review that the scheduler accepts.
+The process is real, with a simulated API server and many nodes. While it works on a hostile request, ``/healthz`` is
+polled: the CPU time of the loop's thread during the longest poll is how long the event loop was held, without the time
+of other processes. It is compared with ``json.loads`` of the largest review that the scheduler accepts.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from hami_plugin.demo.node import reserved_port
 from hami_plugin.simulation.apiserver import RESOURCES, SimulatedApiServer
 
 NODES = 5000
-LONGEST = 2.0
+MAX_RATIO = 2.0
 """So many times as long as that may one request hold the event loop."""
 REVIEW = 3 << 20
 REFUSED = 4.0
-"""The same for all the CPU that a review of too many containers may take."""
+"""The limit for the CPU time of a review with too many containers, likewise."""
 LIST = 250 * 1024
 CONTAINERS = 10_000
 SENDERS, BODY = 100, 8 << 20
@@ -125,11 +124,11 @@ async def measure(*, nodes: int = NODES) -> list[Figure]:
 
 def _silence(name: str, silent: float, note: str) -> Figure:
     note = f"longest silence of /healthz beside parsing; {note}"
-    return Figure(name=f"{name} / parsing", value=silent, unit="x", limit=LONGEST, note=note)
+    return Figure(name=f"{name} / parsing", value=silent, unit="x", limit=MAX_RATIO, note=note)
 
 
 def _parsing() -> float:
-    """Milliseconds of this process's CPU for the largest review: the least of several, since a neighbour slows some."""
+    """CPU milliseconds of this process for the largest review: the minimum of several, because others slow some."""
     body = json.dumps(_many(CONTAINERS))
     times = []
     for _ in range(5):
@@ -140,7 +139,7 @@ def _parsing() -> float:
 
 
 async def _unfinished(subject: Subject) -> Figure:
-    """By how much memory grows while many send a large body and never end it."""
+    """The growth of memory while many clients send a large body that never ends."""
     before = resident(subject.pid)
     async with AsyncExitStack() as stack:
         await asyncio.gather(*(_send(subject.port, stack) for _ in range(SENDERS)))
@@ -218,18 +217,18 @@ async def _ended(process: asyncio.subprocess.Process) -> None:
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory that a process has."""
+    """A process's memory in bytes."""
     pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def loop_ms(pid: int) -> float:
-    """What a process's first thread has used of the processors."""
+    """The CPU time of a process's first thread."""
     return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[0]) / 1e6
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process has used of the processors."""
+    """The CPU time of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

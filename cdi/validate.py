@@ -21,7 +21,7 @@ MAX_ANNOTATIONS = 256 * 1024
 _UINT32, _INT64 = 2**32 - 1, 2**63 - 1
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
 _SUBDOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.ASCII)
-_LONGEST_NAME = 4095
+_MAX_NAME_LENGTH = 4095
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +214,7 @@ def _annotation(key: str) -> str | None:
 
 
 def _clos(value: str) -> str | None:
-    if value == "/" or not (value in (".", "..") or "/" in value or "\n" in value or len(value) > _LONGEST_NAME):
+    if value == "/" or not (value in (".", "..") or "/" in value or "\n" in value or len(value) > _MAX_NAME_LENGTH):
         return None
     return f'must be a file name, or "/" for the root class, is "{value}"'
 

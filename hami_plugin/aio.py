@@ -1,4 +1,4 @@
-"""Small tools for one event loop: a value that can be watched, and waiting that grows and has a cap."""
+"""Tools for one event loop: a watched value, capped back-off, and a clean end on signals."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from hami_plugin.model.pausing import Outcome
-
 T = TypeVar("T")
 
 
 class Watched(Generic[T]):
-    """A value with readers that wake on change. A slow reader may skip values, and always sees the last one.
+    """A value whose readers wake on each change. A slow reader may skip values, but always sees the last one.
 
-    Use it on the event loop only. ``value`` and ``version`` are for reading; ``set`` and ``touch`` change them.
+    Use it on the event loop only. ``value`` and ``version`` are read-only; ``set`` and ``touch`` change them.
     ``close`` ends every ``follow``.
     """
 
@@ -34,7 +32,7 @@ class Watched(Generic[T]):
         return self._closed
 
     def set(self, value: T) -> bool:
-        """Publish ``value``. Equal to the present one: nobody wakes, and the answer is False."""
+        """Publish ``value``. False if it equals the current one; then nobody wakes."""
         if self._closed or value == self.value:
             return False
         self.value = value
@@ -42,7 +40,7 @@ class Watched(Generic[T]):
         return True
 
     def touch(self) -> None:
-        """Wake readers although the value is the same object (it changed inside)."""
+        """Wake readers although the value is the same object, because it changed inside."""
         self.version += 1
         self._notify()
 
@@ -51,7 +49,7 @@ class Watched(Generic[T]):
         self._notify()
 
     async def changed(self, since: int, timeout: float | None = None) -> bool:  # noqa: ASYNC109  # a plain answer, not an exception
-        """Wait until the version is above ``since``. False: the time was up, or the value was closed first."""
+        """Wait until the version is above ``since``. False if the timeout expires or the value is closed first."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while self.version <= since and not self._closed:
@@ -59,7 +57,7 @@ class Watched(Generic[T]):
         return self.version > since
 
     async def follow(self, *, every: float = 0.0) -> AsyncGenerator[T, None]:
-        """Yield the present value, then each newer one, at most one in ``every`` seconds."""
+        """Yield the current value, then each newer one, at most one in ``every`` seconds."""
         while not self._closed:
             seen = self.version
             yield self.value
@@ -74,7 +72,7 @@ class Watched(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Waiting times in seconds: ``first``, then ``factor`` times more, never above ``cap``, spread by ``jitter``."""
+    """Delays in seconds: ``first``, multiplied by ``factor`` each time, at most ``cap``, randomized by ``jitter``."""
 
     first: float = 1.0
     factor: float = 2.0
@@ -90,35 +88,49 @@ class Backoff:
 
 
 async def cancelled(task: asyncio.Task[object]) -> None:
-    """Cancel ``task`` and wait until it has ended, whatever it ends with."""
+    """Cancel ``task`` and wait for its end, whatever its outcome."""
     task.cancel()
     await asyncio.wait([task])
 
 
 async def happened(event: asyncio.Event, *, within: float) -> bool:
-    """Wait for ``event`` at most ``within`` seconds, and leave nothing behind that waits on. Whether it is set."""
+    """Whether ``event`` is set within that many seconds. No waiter is left behind."""
     with suppress(TimeoutError):
         async with asyncio.timeout(within):
             await event.wait()
     return event.is_set()
 
 
+async def holds(condition: Callable[[], bool], *, within: float, every: float = 0.02) -> bool:
+    """Look at a condition that wakes nobody until it holds, at most ``within`` seconds. Whether it does."""
+    until = time.monotonic() + within
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        await asyncio.sleep(every)
+    return True
+
+
 async def in_slices(
     work: Generator[None, None, T], *, slice_s: float = 0.005, clock: Callable[[], float] = time.perf_counter
 ) -> T:
-    """The result of work that pauses often. After each slice of it everything else on the loop has its turn."""
-    outcome, until = Outcome(work), clock() + slice_s
-    for _pause in outcome:
+    """The result of work that pauses often. After each slice, everything else on the loop gets its turn."""
+    until = clock() + slice_s
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: T = end.value
+            return result
         if clock() >= until:
             await asyncio.sleep(0)
             until = clock() + slice_s
-    return outcome.value
 
 
 async def ended_by_signals(work: Coroutine[Any, Any, T]) -> T:
-    """What ``work`` answers. The first SIGINT, SIGTERM or SIGHUP cancels it, so that it clears up.
+    """The result of ``work``. The first SIGINT, SIGTERM or SIGHUP cancels it, so that it cleans up.
 
-    The process then ends with 128 and the signal's number, unless ``work`` answers all the same.
+    The process then exits with 128 plus the signal's number, unless ``work`` returns a result all the same.
     """
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
     caught: list[int] = []

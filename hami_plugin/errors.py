@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
-LONGEST_RETRY_AFTER_S = 120.0
-"""Whoever is asked to wait for longer waits for so long: a wrong header must not silence a watch for a day."""
+MAX_RETRY_AFTER_S = 120.0
+"""The longest wait that is accepted: a wrong header must not silence a watch for a day."""
 
 
 class HamiError(Exception):
-    """Root of all errors that are part of the design. Anything else that escapes is a bug."""
+    """Base of all expected errors. Any other error that escapes is a bug."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -22,7 +22,7 @@ class HamiError(Exception):
 
 
 class ConfigError(HamiError):
-    """Configuration that cannot be used: every problem at once, each with path, value and remedy."""
+    """An invalid configuration: all problems at once, each with path, value and remedy."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
@@ -34,24 +34,25 @@ class WireError(HamiError, ValueError):
 
 
 class UnknownVendorError(HamiError):
-    """A vendor name that no module in ``vendors`` answers to."""
+    """A vendor name without a module in ``vendors``."""
 
 
 class DriverReason(StrEnum):
-    """Why a driver shows no devices. The words appear in logs, ``/readyz``, metrics and Events."""
+    """Why a driver shows no devices, as in logs, ``/readyz``, metrics and Events."""
 
     NO_LIBRARY = "NoLibrary"
     NO_DRIVER = "NoDriver"
     VERSION_MISMATCH = "VersionMismatch"
     NO_PERMISSION = "NoPermission"
     NO_DEVICES = "NoDevices"
+    MIG_MIXTURE = "MigMixture"
     HUNG = "DriverHung"
     CRASHED = "DriverCrashed"
     FAILED = "DriverFailed"
 
 
 class DriverUnavailableError(HamiError):
-    """The vendor's driver answers no questions at present. Expected, and retried."""
+    """The vendor's driver does not answer now. Expected, and retried."""
 
     def __init__(self, reason: DriverReason, message: str, *, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -59,26 +60,24 @@ class DriverUnavailableError(HamiError):
 
 
 class VendorError(HamiError):
-    """A vendor's own code failed in a way that is no part of the design. The cause has the traceback, where one is."""
+    """A vendor's code failed unexpectedly. The cause has the traceback, if there is one."""
 
-    def __init__(self, vendor: str, step: str, words: str) -> None:
-        super().__init__(
-            f"vendor {vendor} raised an unexpected error, {step}: {words}", hint="the daemon's log has more"
-        )
+    def __init__(self, vendor: str, step: str, why: str) -> None:
+        super().__init__(f"vendor {vendor} raised an unexpected error, {step}: {why}", hint="the daemon's log has more")
         self.vendor = vendor
         self.step = step
 
 
 class ClusterError(HamiError):
-    """The API server refused, failed, or was not reached. ``status`` is 0 when there was no answer.
+    """The API server refused, failed, or was not reached. ``status`` is 0 if there was no answer.
 
-    ``retry_after`` is for how many seconds it asked to be left alone, at most ``LONGEST_RETRY_AFTER_S``.
+    ``retry_after`` is the delay in seconds that it asked for, at most ``MAX_RETRY_AFTER_S``.
     """
 
     def __init__(self, message: str, *, status: int = 0, retry_after: float | None = None, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.status = status
-        self.retry_after = None if retry_after is None else min(retry_after, LONGEST_RETRY_AFTER_S)
+        self.retry_after = None if retry_after is None else min(retry_after, MAX_RETRY_AFTER_S)
 
     @property
     def conflict(self) -> bool:
@@ -90,7 +89,7 @@ class ClusterError(HamiError):
 
     @property
     def temporary(self) -> bool:
-        """Whether the same call may succeed later without anybody changing it."""
+        """Whether the same call may succeed later, unchanged."""
         return self.status in (0, 401, 403, 408, 409, 429) or self.status >= 500
 
 
@@ -115,7 +114,7 @@ class RefusalReason(StrEnum):
 
 
 class RefusedError(HamiError):
-    """A request of the kubelet that must not be served. ``code`` names a gRPC status."""
+    """A refused request of the kubelet. ``code`` names a gRPC status."""
 
     def __init__(
         self, reason: RefusalReason, message: str, *, code: str = "FAILED_PRECONDITION", hint: str = ""

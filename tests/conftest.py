@@ -1,7 +1,10 @@
 """What holds for all tests: their size, what may be skipped, and that nothing fails for a slow machine."""
 
+import gc
 import os
 import sys
+from itertools import accumulate, islice
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -19,9 +22,45 @@ settings.register_profile("the same examples", derandomize=True, **_CALM)
 settings.register_profile("any failure", derandomize=True, phases=(Phase.explicit, Phase.generate), **_CALM)
 settings.load_profile("the same examples" if os.environ.get("CI") else "any machine")
 
+HERE = Path(__file__).parent
+LONG = (
+    *("tests/e2e/", "tests/seeds/", "tests/tools/", "tests/cli/test_devices_command.py"),
+    *("tests/scheduler/extender/test_process.py", "tests/vendor_boundary/test_driver.py"),
+    "tests/vendors/test_new_vendor.py",
+)
+"""What starts processes and waits for them."""
+
 # Some hundred processes are started: without bytecode each of them would compile everything anew.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """What collecting makes stays to the end: nobody need look for garbage in it, now or while the tests run."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector):
+    """Each worker begins with a part of its own: on a fresh clone none compiles what another has compiled already."""
+    report = yield
+    worker = getattr(collector.config, "workerinput", None)
+    if worker and collector.path == HERE:
+        report.result = begun_at(report.result, int(worker["workerid"].removeprefix("gw")) / int(worker["workercount"]))
+    return report
+
+
+def begun_at(nodes: list[pytest.Collector], part: float) -> list[pytest.Collector]:
+    """All of them, beginning where this part of their code lies behind."""
+    ends = list(accumulate(sum(file.stat().st_size for file in node.path.rglob("test_*.py")) for node in nodes))
+    first = sum(end <= part * ends[-1] for end in ends)
+    return nodes[first:] + nodes[:first]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -30,6 +69,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if not item.get_closest_marker("full")]
+    if workers := int(getattr(config, "workerinput", {}).get("workercount", 0)):
+        items[:] = long_first(sorted(items, key=lambda item: item.path.parts), workers)
+
+
+def long_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Each worker begins with its part of the long tests, file by file: else one of them is the last that runs, alone.
+
+    xdist gives each worker a run of the list, all of the same length, and moves what is left at the end of one's.
+    """
+    long = [item for item in items if item.nodeid.startswith(LONG)]
+    files = list(dict.fromkeys(item.path for item in long))
+    turn = {path: number % workers for number, path in enumerate(files)}
+    rest = iter([item for item in items if not item.nodeid.startswith(LONG)])
+    ordered: list[pytest.Item] = []
+    for worker in range(workers):
+        ordered += (item for item in long if turn[item.path] == worker)
+        ordered += islice(rest, max(0, len(items) * (worker + 1) // workers - len(ordered)))
+    return [*ordered, *rest]
 
 
 @pytest.hookimpl(wrapper=True)

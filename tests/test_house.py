@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,12 @@ def sources(*folders):
     return [path for path in found if path.suffix in (".py", ".pyi", ".c", ".h") and not path.name.endswith(GENERATED)]
 
 
+@cache
+def core():
+    """The texts of all that knows no vendor."""
+    return {path: path.read_text(encoding="utf-8") for path in sources("hami_plugin", "cdi")}
+
+
 @pytest.mark.parametrize("vendor", vendor_names())
 def test_no_vendor_is_named_outside_its_own_folder(vendor):
     words = {vendor, load_vendor(vendor).title.split()[0]}
@@ -25,8 +32,9 @@ def test_no_vendor_is_named_outside_its_own_folder(vendor):
 
     named = [
         f"{path.relative_to(ROOT)}: {line.strip()}"
-        for path in sources("hami_plugin", "cdi")
-        for line in path.read_text(encoding="utf-8").splitlines()
+        for path, text in core().items()
+        if pattern.search(text)
+        for line in text.splitlines()
         if pattern.search(line)
     ]
 

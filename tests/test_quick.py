@@ -13,7 +13,7 @@ from tests.support.quick import ROOT, changes, nearest
         ("hami_plugin/allocation/ledger.py", "tests/allocation/test_ledger.py"),
         ("hami_plugin/aio.py", "tests/test_aio.py"),
         ("cdi/inject.py", "tests/cdi/test_inject.py"),
-        ("vendors/kunlun/rules.py", "tests/vendors/test_kunlun.py"),
+        ("vendors/kunlun/rules.py", "tests/vendors/kunlun/test_rules.py"),
         ("tests/protocol/test_lock.py", "tests/protocol/test_lock.py"),
         ("docs/operations.md", "tests/docs"),
         ("charts/hami-plugin/values.yaml", "tests/charts"),
@@ -21,6 +21,11 @@ from tests.support.quick import ROOT, changes, nearest
 )
 def test_a_changed_file_has_its_nearest_tests_first(changed, expected):
     assert nearest([changed], ROOT)[0] == expected
+
+
+def test_a_vendors_other_tests_follow():
+    near = nearest(["vendors/mthreads/__init__.py"], ROOT)
+    assert {"tests/vendors/mthreads/test_driver.py", "tests/vendors/mthreads/test_rules.py"} <= set(near[:4])
 
 
 def test_whoever_imports_a_changed_module_is_tested():

@@ -1,10 +1,10 @@
 """Check the subjects of commits: an imperative of at most 72 characters, without a full stop.
 
-    .venv/bin/python tools/commits.py BASE           those that HEAD has and BASE has not
-    .venv/bin/python tools/commits.py --message FILE     the message in a file, as git gives it to a hook
+    .venv/bin/python tools/commits.py BASE           the commits since BASE
+    .venv/bin/python tools/commits.py --message FILE     the message in a file, as in git's hook
 
-A scope may stand before it: ``scheduler: return 400 for malformed pods``. Whether a verb is in the imperative is judged
-by its ending.
+A scope may precede it: ``scheduler: return 400 for malformed pods``. The verb's ending tells whether it is an
+imperative.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ OTHER_ENDING = re.compile(r"\w{3,}(ed|ing)|\w{2,}[^s]s", re.IGNORECASE)
 IMPERATIVE = frozenset(
     {"embed", "exceed", "feed", "focus", "need", "proceed", "process", "seed", "speed", "bring", "string"}
 )
-"""Verbs that end like another form."""
+"""Imperatives that end like another form."""
 
 
 def problems(subject: str) -> list[str]:
-    """The problems of a subject; none for subjects that git writes."""
+    """The problems of a subject; git's own subjects have none."""
     if MADE_BY_GIT.match(subject):
         return []
     first = SCOPE.sub("", subject).partition(" ")[0]
@@ -43,7 +43,7 @@ def problems(subject: str) -> list[str]:
 
 
 def subjects(base: str) -> list[str] | None:
-    """The subjects since ``base`` was left, oldest first; None where the history does not say."""
+    """The subjects since ``base``, oldest first; None if the history does not tell."""
     merge_base = _git("merge-base", base, "HEAD")
     if merge_base is None:
         return None

@@ -1,4 +1,4 @@
-"""Draws the board of a real run of ``hami-plugin demo`` as an SVG: the picture in the README."""
+"""Draw the board of a real run of ``hami-plugin demo`` as an SVG, the picture in the README."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hami_plugin.demo import Board, play
+from hami_plugin.demo.board import Board
+from hami_plugin.demo.play import play
 from hami_plugin.telemetry.logs import configure
 
 COLUMNS = 94
@@ -18,7 +19,7 @@ PROFILE = "dgx-h100"
 
 
 def picture(profile: str = PROFILE) -> str:
-    """The board as a standalone SVG; it names no font of another host."""
+    """The board as a standalone SVG, without fonts from other hosts."""
     console = Console(
         file=io.StringIO(), record=True, force_terminal=True, color_system="truecolor", width=COLUMNS, highlight=False
     )

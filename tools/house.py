@@ -1,23 +1,23 @@
-"""Measure the house: how far one request walks, how modules hang together, and what stands in which room.
+"""Measure the structure: the path of a request, the coupling of modules, and the lines per room.
 
-    .venv/bin/python tools/house.py                                  the table, with what is wanted
+    .venv/bin/python tools/house.py                                  the table, with the targets
     .venv/bin/python tools/house.py --json > figures.json            the same for a program
-    .venv/bin/python tools/house.py --against tools/house-before.json    then and now
-    .venv/bin/python tools/house.py --still                          without the traced ways, in a second
+    .venv/bin/python tools/house.py --against tools/house-before.json    before and after
+    .venv/bin/python tools/house.py --still                          without the traced requests, in a second
 
 The modules are those of ``cdi``, ``hami_plugin`` and ``vendors``, without generated code. What is counted:
 
-- an importer is another of these modules that imports the module by an ``import`` statement anywhere in it; a name out
-  of a package counts for the package's ``__init__``, unless it is a module itself. Imports by text count for nothing;
+- an importer is another of these modules that imports the module by an ``import`` statement anywhere in it; a name
+  from a package counts for the package's ``__init__``, unless it is a module itself. Imports by string do not count;
 - a loose module lies directly in ``hami_plugin``, and is neither ``__init__`` nor ``__main__``;
-- what a vendor must know are the different names that its modules import from ``cdi`` and ``hami_plugin``, and the
-  modules that these names are in; a file or folder that is called ``simulation`` is left out;
+- what a vendor must know are the distinct names that its modules import from ``cdi`` and ``hami_plugin``, and the
+  modules with these names; files and directories named ``simulation`` are left out;
 - a reused class name is defined in more than one place;
 - words are the parts of identifiers, however they are joined: ``told`` is in ``told``, ``_told_by`` and ``ToldEarly``.
-  Where an own word is an everyday word as well, only a class of that name counts;
+  If an own word is also an everyday word, only a class of that name counts;
 - lines are all lines of ``*.py``.
 
-How the traced ways are counted is in ``ways.py``.
+``ways.py`` says how the traced requests are counted.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure, by what it is called in the file and in the table, with the most that is wanted."""
+    """One figure: its key in the file, its title in the table, and the target's maximum."""
 
     key: str
     title: str
@@ -93,7 +93,7 @@ ROWS = (
 
 @dataclass(frozen=True)
 class Module:
-    """One file. ``name`` is what it is imported as."""
+    """One file. ``name`` is its import name."""
 
     name: str
     path: Path
@@ -115,7 +115,7 @@ class Module:
         return self.path.name == "__init__.py"
 
     def imports(self) -> Iterator[tuple[str, str]]:
-        """Each name that is imported, with where it is from; no name for a plain ``import``."""
+        """Each imported name with its origin; a plain ``import`` has no name."""
         package = self.name if self.is_package else self.name.rpartition(".")[0]
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
@@ -136,7 +136,7 @@ class House:
         self.modules = {module.name: module for module in modules}
 
     def figures(self) -> Figures:
-        """All that is read from the files."""
+        """All figures that are read from the files."""
         single = self._single_importers()
         small = [module for module in self.modules.values() if module.lines <= SMALL]
         return {
@@ -155,7 +155,7 @@ class House:
         }
 
     def _single_importers(self) -> list[tuple[Module, Module]]:
-        """Modules that one other imports, with that other."""
+        """Modules with a single importer, and the importer."""
         importers: defaultdict[str, set[str]] = defaultdict(set)
         for module in self.modules.values():
             for origin, name in module.imports():
@@ -177,7 +177,7 @@ class House:
         return max(counts, default=0)
 
     def _vendors(self) -> Figures:
-        """What each vendor imports from the project, but for what simulates it."""
+        """What each vendor imports from the project, without its simulation."""
         known: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
         for module in self.modules.values():
             package, _, rest = module.name.partition(".")
@@ -212,7 +212,7 @@ class House:
         }
 
     def _rooms(self) -> Mapping[str, int]:
-        """Lines of each folder of ``hami_plugin``, of its top, of each vendor, and of what is beside."""
+        """Lines of each room of ``hami_plugin``, of its top level, of each vendor, and of the other directories."""
         rooms: Counter[str] = Counter()
         for module in self.modules.values():
             parts = module.path.relative_to(self._root).with_suffix("").parts
@@ -252,21 +252,21 @@ def traced() -> Figures:
 
 
 def commit() -> str:
-    """The commit that is measured, marked where files differ from it."""
+    """The measured commit, marked if files differ from it."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
     return done.stdout.strip() or "no commit"
 
 
 def rows(figures: Iterable[str]) -> list[Row]:
-    """The rows of the table: those with a title, then rooms, vendors and words as they come."""
+    """The rows of the table: those with a title, then rooms, vendors and words."""
     known = {row.key for row in ROWS}
     counted = [key for key in figures if key.startswith(("lines: ", "names: ", "word: "))]
     return [*ROWS, *(Row(key, key) for key in counted if key not in known)]
 
 
 def table(now: Figures, before: Figures | None, heads: tuple[str, ...]) -> str:
-    """The figures in columns; a figure that is more than is wanted is marked."""
+    """The figures in columns; those above the target are marked."""
     lines = [("", *heads, "wanted")]
     for row in rows({**(before or {}), **now}):
         old = [_text(before.get(row.key))] if before is not None else []

@@ -1,6 +1,6 @@
 """Install what a run needs, run a command, and print the time of each part.
 
-It uses the standard library only, since it runs before anything is installed.
+It uses the standard library only, because it runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def install(venv: Path) -> None:
-    """Everything of requirements.lock, with its hashes checked, and the project itself, to be edited in place."""
+    """Install requirements.lock with verified hashes, and the project in editable mode."""
     times: dict[str, float] = {}
     count = sum("==" in line for line in (ROOT / LOCKS[0]).read_text(encoding="utf-8").splitlines())
     start = time.monotonic()
@@ -84,7 +84,7 @@ def timed_run(venv: Path, arguments: Sequence[str]) -> int:
 
 
 def installed_before(venv: Path) -> dict[str, float]:
-    """The times of an installation that have not been printed yet."""
+    """The times of an installation that are not printed yet."""
     file = venv / TIMES
     try:
         return dict(json.loads(file.read_text(encoding="utf-8")))

@@ -1,6 +1,6 @@
-"""A hook of MkDocs: what a page links to beside ``docs`` is no page of the site, and is named there without a link.
+"""A hook of MkDocs: links to files outside ``docs`` become plain text, because the site has no such pages.
 
-In the repository such a link leads to a file. A link to a file that is not there fails the build, as any other does.
+In the repository such a link leads to a file. A link to a missing file fails the build, like any other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
 
 
 def without_outer_links(markdown: str, page: Path, docs: Path) -> str:
-    """The text with the names alone of what lies outside of ``docs``. ``FileNotFoundError`` where it does not exist."""
+    """The text without links to files outside ``docs``. ``FileNotFoundError`` if such a file does not exist."""
 
     def named(link: re.Match[str]) -> str:
         target = (page.parent / link[2].partition("#")[0]).resolve()

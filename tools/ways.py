@@ -1,20 +1,20 @@
-"""Follow three ways through the running program, and count the files and the calls that each takes.
+"""Trace four requests through the running program, and count the files and calls of each.
 
     .venv/bin/python tools/ways.py
 
 The daemon and the scheduler run as processes, by their own command line, beside a simulated machine, kubelet and API
-server. A profile function in each of them notes every call; which of them belong to a way is decided afterwards, by the
-clock that all processes of a host share:
+server. A profile function in each records every call; which of them belong to a request is decided afterwards, by the
+monotonic clock that all processes share:
 
 - Allocate: from the entry of the device plugin's method ``Allocate`` until it returns;
 - a filter, a bind: from the request over HTTP until the answer is read;
 - a fault: from its injection into the simulated driver until the kubelet's list and the node's annotation have it.
 
 A call is the entry of a named function of ``cdi``, ``hami_plugin`` or ``vendors``. Lambdas, comprehensions, generator
-expressions, class bodies, what ``dataclass`` writes, and the resumption of a coroutine or a generator are none. Of a
-request count the calls in tasks that began with it, and those on other threads: what a watch brings meanwhile belongs
-to the watch. Of a fault, which nobody asks for, count all calls beyond the vendor's package, whose driver finds it.
-Each way is taken several times, and the time with the fewest calls counts.
+expressions, class bodies, the methods of ``dataclass``, and resumed coroutines and generators do not count. A request
+has the calls of the tasks that began with it, and those on other threads; what a watch brings meanwhile is not part of
+it. A fault, which no request begins, has all calls outside the vendor's package, whose driver finds it. Each is
+repeated several times, and the run with the fewest calls counts.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PACKAGES = ("cdi", PROGRAM, "vendors")
 MACHINE = "dgx-h100"
 ROUNDS = 7
 PAUSE_S = 0.3
-"""Quiet before each time, so that what the time before it left to do is done."""
+"""The pause before each run, in which the work of the previous one ends."""
 GUARD_S = 60.0
 NOBODY = -1
 QUICK_CONFIGURATION = {"scheduler": {"lingerSeconds": 0.2}}
@@ -54,7 +54,7 @@ RETURNS = frozenset(number for name, number in opmap.items() if name.startswith(
 RESOURCES = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"}
 
 Span = tuple[int, int]
-"""From when to when, on the monotonic clock."""
+"""A period of the monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """What one request took. ``changes`` counts neighbouring calls that are in different files."""
+    """The cost of one request. ``changes`` counts consecutive calls in different files."""
 
     files: int
     functions: int
@@ -93,7 +93,7 @@ class Way:
 
 
 class Recorder:
-    """A profile function that notes calls of the project's own code."""
+    """A profile function that records calls of the project's code."""
 
     def __init__(self) -> None:
         self._known: dict[CodeType, tuple[str, str] | None] = {}
@@ -108,7 +108,7 @@ class Recorder:
         sys.setprofile(self._profile)
 
     def write(self, path: Path) -> None:
-        """Write what was noted, one JSON array a line."""
+        """Write the records, one JSON array per line."""
         sys.setprofile(None)
         with path.open("w", encoding="utf-8") as file:
             for call in self._calls():
@@ -144,7 +144,7 @@ class Recorder:
 
 
 def _place(code: CodeType) -> tuple[str, str] | None:
-    """The file, as from the root, and the function's name; None where it is not counted."""
+    """The file, relative to the root, and the function's name; None if it does not count."""
     path = Path(code.co_filename)
     if code.co_name.startswith("<") or not path.is_relative_to(ROOT):
         return None
@@ -153,7 +153,7 @@ def _place(code: CodeType) -> tuple[str, str] | None:
 
 
 def _is_entry(code: CodeType, offset: int) -> bool:
-    """Whether a frame begins there. ``RESUME`` has 0 as its argument at a function's start, and others after a yield.
+    """Whether a frame begins there. The argument of ``RESUME`` is 0 at a function's start, and not 0 after a yield.
 
     Class bodies are frames too, but run at import only.
     """
@@ -161,7 +161,7 @@ def _is_entry(code: CodeType, offset: int) -> bool:
 
 
 def _is_return(code: CodeType, offset: int) -> bool:
-    """Whether the frame ends there. A coroutine that is put aside returns to the profiler too, by a yield."""
+    """Whether the frame ends there. To the profiler, a suspended coroutine returns too."""
     return code.co_code[offset] in RETURNS
 
 
@@ -289,7 +289,7 @@ async def _ready(session: Any, url: str, process: asyncio.subprocess.Process) ->
 
 
 def _pod(name: str) -> dict[str, Any]:
-    """A pod that asks for a part of one card."""
+    """A pod that requests a part of one card."""
     return {
         "metadata": {"name": name, "namespace": "team"},
         "spec": {"containers": [{"name": "main", "resources": {"limits": RESOURCES}}]},
@@ -329,7 +329,7 @@ def _requests(calls: Sequence[Call], spans: Sequence[Span]) -> Iterator[list[Cal
 
 
 def _quietest(taken: Iterable[Sequence[Call]]) -> Way:
-    """The way with the fewest calls: less than the way itself cannot be, and more may be."""
+    """The run with the fewest calls, and so with the least foreign work."""
     return min(map(Way.of, taken), key=lambda way: way.calls)
 
 
@@ -339,7 +339,7 @@ def _free_port() -> int:
 
 
 def measure(rounds: int = ROUNDS) -> dict[str, Way]:
-    """All ways, each taken so many times. ``SystemExit`` says what did not happen."""
+    """All requests, each repeated. ``SystemExit`` says what did not happen."""
     sys.path.insert(0, str(ROOT))
     os.environ.pop("KUBECONFIG", None)
     with tempfile.TemporaryDirectory(prefix="hami-ways-") as name:
@@ -353,7 +353,7 @@ def main(arguments: Sequence[str]) -> None:
     elif arguments:
         raise SystemExit(__doc__)
     else:
-        with redirect_stdout(sys.stderr):  # what the simulation logs
+        with redirect_stdout(sys.stderr):  # the simulation's log
             ways = measure()
         print(json.dumps({name: asdict(way) for name, way in ways.items()}, indent=1))
 

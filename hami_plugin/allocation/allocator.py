@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from hami_plugin.aio import Watched
 from hami_plugin.allocation.capacity import (
@@ -25,13 +24,13 @@ from hami_plugin.allocation.identity import (
     Held,
     Identity,
     Pending,
+    PodReader,
     Repeated,
     StandIns,
     Unannotated,
     Unknown,
     handed_over,
     identify,
-    pending,
     preferred,
 )
 from hami_plugin.allocation.preparation import Preparation
@@ -39,10 +38,11 @@ from hami_plugin.allocation.settlement import Refusals
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.log import logger
 from hami_plugin.model.delivery import Answer
-from hami_plugin.model.device import Snapshot, is_replica, physical_id
+from hami_plugin.model.device import Snapshot, physical_id
 from hami_plugin.model.placement import Assignment
 from hami_plugin.model.ports import Offer
-from hami_plugin.protocol.decisions import Question, ReadOnce
+from hami_plugin.partitions.manager import Partitions
+from hami_plugin.protocol.decisions import Question
 from hami_plugin.sdk import Family, Units
 from hami_plugin.vendor_boundary.guard import Guard
 
@@ -58,9 +58,8 @@ class PendingPods:
         self._question = question
         self._node = node
         self._devices = devices
-        self._read = ReadOnce()
+        self._reader = PodReader(question, node.rules.node)
         self._turned_away: set[str] = set()
-        self._device_of = lru_cache(MAX_IDS)(physical_id)
 
     def turn_away(self, uid: str) -> None:
         """A pod that was refused for good waits no more, though its end may not have been seen yet."""
@@ -72,17 +71,10 @@ class PendingPods:
         if self._turned_away:
             self._turned_away &= {pod.uid for pod in node.pods.pods}
         out = node.settlement.failed | self._turned_away
-        pods = [pod for pod in node.pods.pods if pod.uid not in out]
-        self._read.keep(pods)
-        held, ranks = node.ledger.held, node.pods.ranks
-        known = pending(pods, held, self._question, node.rules.node, read=self._read, ranks=ranks)
+        pods, held = [pod for pod in node.pods.pods if pod.uid not in out], node.ledger.held
+        known = self._reader.pending(pods, held, node.pods.ranks)
         stand_ins = StandIns(
-            self._question,
-            room=self._devices.free_ids,
-            held=held.values(),
-            pods=node.pods.pods,
-            others=known.next,
-            device_of=self._device_of,
+            self._question, room=self._devices.free_ids, held=held, pods=node.pods.pods, others=known.next
         )
         return replace(known, instead=stand_ins.of)
 
@@ -159,6 +151,11 @@ log = logger(__name__)
 
 MAX_IDS = 4096
 """Of one Allocate."""
+STATIC_PODS = "a static pod cannot have devices, because no scheduler decides about it; make it a DaemonSet"
+ALIGNED = (
+    "the kubelet's topology policy chose from NUMA node {nodes} before it asked; turn enableNumaTopology off, "
+    "or let pods name cards of the node that has their CPUs"
+)
 MAX_PREPARED = 8
 """How often the host is prepared for one Allocate. The decision changes meanwhile only where others race with it."""
 
@@ -177,7 +174,14 @@ class Allocator:
     """Decides and hands out for one resource. Everything between two awaits happens at once, so no two can collide."""
 
     def __init__(
-        self, family: Family, node: NodeState, *, snapshot: Watched[Snapshot], guard: Guard, units: Units | None = None
+        self,
+        family: Family,
+        node: NodeState,
+        *,
+        snapshot: Watched[Snapshot],
+        guard: Guard,
+        units: Units | None = None,
+        partitions: Partitions | None = None,
     ) -> None:
         self.question = question_of(family, units)
         self.resource = self.question.resource
@@ -186,8 +190,8 @@ class Allocator:
         counted = node.rules.counted
         self._devices = DeviceTable(family, units, snapshot, masks=counted is not None and counted.masks)
         self._waiting = PendingPods(self.question, node, self._devices)
-        self._capacity = Capacity(family, self.question, node, self._devices)
-        self.preparation = Preparation(family, self.resource, node, guard)
+        self._capacity = Capacity(family, self.question, node, partitions)
+        self.preparation = Preparation(family, self.resource, node, guard, partitions, snapshot=snapshot)
         self._refusals = Refusals(node.settlement, node.events)
 
     def offers(self) -> tuple[Offer, ...]:
@@ -209,6 +213,7 @@ class Allocator:
             held=self._node.ledger.held,
             resource=self.resource,
             snapshot=self._snapshot.value,
+            starting=[pod.uid for pod in self._node.pods.pods if pod.phase == "Pending" and not pod.deleted],
         )
 
     async def allocate(self, ids: Sequence[str]) -> Answer:
@@ -229,8 +234,7 @@ class Allocator:
     def holders(self, ids: Sequence[str]) -> list[tuple[str, str]]:
         """The containers that these ids were handed out to, as far as is known."""
         wanted = frozenset(ids)
-        shares = self._node.ledger.held.values()
-        return [(h.uid, h.container) for h in shares if h.resource == self.resource and h.ids == wanted]
+        return [(h.uid, h.container) for h in self._node.ledger.held.of_ids(self.resource, ids) if h.ids == wanted]
 
     async def _hand_out(self, ids: Sequence[str]) -> Answer:
         """Match the ids with a container, plan what it gets, prepare the host, and commit.
@@ -240,14 +244,15 @@ class Allocator:
         """
         devices = self._devices.now()
         self._require_known(ids, devices)
-        identity, excess = await self._match(ids)
+        identity, excess, devices = await self._match(ids, devices)
         plan = self._plan(ids, identity, excess, devices)
         for _ in range(MAX_PREPARED):
             seen, prepared = self._seen(), plan.assignment
             answer = await self.preparation.answer(prepared)
             if plan.unsure or self._seen() != seen:
                 still = self._still(ids, identity)
-                plan = self._plan(ids, still, self._capacity.excess(ids, still), devices, again=True)
+                devices = self._current(ids, devices)
+                plan = self._plan(ids, still, self._capacity.excess(ids, still, devices), devices, again=True)
             if plan.assignment == prepared:
                 await self._commit(plan)
                 return answer
@@ -268,7 +273,7 @@ class Allocator:
             )
         for replica in ids:
             uuid = physical_id(replica)
-            if uuid not in devices or not is_replica(replica, uuid, devices[uuid].ids):
+            if uuid not in devices or not devices[uuid].device.has_id(replica, devices[uuid].ids):
                 raise RefusedError(
                     RefusalReason.UNKNOWN_DEVICE,
                     f"this node has no device {replica[:96]!r}",
@@ -276,19 +281,32 @@ class Allocator:
                     hint="the kubelet has not taken the newest list yet; delete the pod so that it is tried again",
                 )
 
-    async def _match(self, ids: Sequence[str]) -> tuple[Identity, TooMuch | None]:
-        """Who asks, and what is too much for it. The end of others may come a moment after the decision."""
-        shares = handed_over(ids, self._node.ledger.held, self.resource)
-        if shares and (held := await self._undelivered(shares)):
-            return Repeated(held=held), None
+    def _current(self, ids: Sequence[str], known: Mapping[str, DeviceFacts]) -> Mapping[str, DeviceFacts]:
+        """The devices of this moment. ``RefusedError`` where one of these ids has gone since they were ``known``."""
+        devices = self._devices.now()
+        if devices is not known:
+            self._require_known(ids, devices)
+        return devices
+
+    async def _match(
+        self, ids: Sequence[str], devices: Mapping[str, DeviceFacts]
+    ) -> tuple[Identity, TooMuch | None, Mapping[str, DeviceFacts]]:
+        """Who asks, and what is too much for it by the devices of that moment.
+
+        The end of others may come a moment after the decision.
+        """
+        owners = self._node.ledger.held.of_ids(self.resource, ids)
+        if owners and (shares := handed_over(ids, owners)) and (held := await self._undelivered(shares)):
+            return Repeated(held=held), None, self._current(ids, devices)
         deadline = time.monotonic() + self._node.rules.wait
         while True:
             seen = self._node.pods.changes.version
             identity = await self._waiting.identify(ids)
-            excess = self._capacity.excess(ids, identity)
+            devices = self._current(ids, devices)
+            excess = self._capacity.excess(ids, identity, devices)
             left = deadline - time.monotonic()
             if not excess or left <= 0 or self._node.outdated():
-                return identity, excess
+                return identity, excess, devices
             await self._node.pods.changes.changed(seen, timeout=left)
 
     async def _undelivered(self, shares: Sequence[Held]) -> Held | None:
@@ -318,22 +336,30 @@ class Allocator:
                 return Repeated(held=held)
         return self._waiting.identified(ids)
 
+    def _hint(self, unknown: Unknown, ids: Sequence[str]) -> str:
+        """What to do about it, where the reason alone does not tell."""
+        nodes = self._devices.hinted(ids)
+        match unknown.reason:
+            case RefusalReason.NO_PENDING_POD:
+                return STATIC_PODS
+            case RefusalReason.DEVICE_MISMATCH if nodes:
+                return ALIGNED.format(nodes=" and ".join(map(str, sorted(nodes))))
+        return ""
+
     def _plan(
         self,
         ids: Sequence[str],
         identity: Identity,
         excess: TooMuch | None,
-        checked: Mapping[str, DeviceFacts],
+        devices: Mapping[str, DeviceFacts],
         *,
         again: bool = False,
     ) -> _Plan:
-        """Who is to have the ids, and what of each device: these must be here, and have it. Nothing is taken yet."""
-        devices = self._devices.now()
-        if devices is not checked:  # one may have gone since
-            self._require_known(ids, devices)
+        """Who is to have the ids, and what of each device. Nothing is taken yet."""
         match identity:
             case Unknown():
-                raise self._refusals.refused(identity.reason, identity.message, identity.pods)
+                hint = self._hint(identity, ids)
+                raise self._refusals.refused(identity.reason, identity.message, identity.pods, hint=hint)
             case Repeated(held=held):
                 return self._repeated(held, devices)
             case Unannotated(pod=pod, container=container):
@@ -365,13 +391,19 @@ class Allocator:
             if isinstance(error, OSError):
                 raise self.preparation.unprepared(pod, container, error) from error
             raise
-        if held.key not in node.ledger.held and not plan.new:
+        if not plan.new and held.key not in node.ledger.held:
             gone = HamiError("the share was taken back meanwhile")
             raise self.preparation.unprepared(pod, container, gone)
         node.settlement.note(pod.uid)
         if plan.new:
-            devices = [share.device.uuid for share in plan.assignment.shares]
-            log.info("allocated", pod=pod.key, container=container.name, resource=self.resource, devices=devices)
+            # The kubelet is answered first: its pod waits for that, and nobody for a line of the log.
+            asyncio.get_running_loop().call_soon(self._report, plan.assignment)
+
+    def _report(self, given: Assignment) -> None:
+        devices = [share.device.uuid for share in given.shares]
+        log.info(
+            "allocated", pod=given.pod.key, container=given.container.name, resource=self.resource, devices=devices
+        )
 
     def _repeated(self, held: Held, devices: Mapping[str, DeviceFacts]) -> _Plan:
         """The same answer once more; everything in it follows from the pod, the container and the grants."""

@@ -6,9 +6,11 @@ What was handed out here counts, whatever pods' annotations say, so that no devi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from hami_plugin.aio import Watched
 from hami_plugin.allocation.identity import Found, Held, Identity
@@ -18,16 +20,18 @@ from hami_plugin.allocation.settlement import Refusals, Settlement
 from hami_plugin.errors import HamiError, RefusalReason
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.log import logger
-from hami_plugin.model.device import Device, Snapshot, physical_id, replica_ids
+from hami_plugin.model.device import Device, Snapshot, physical_id
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.ports import Checkpoint, Observer, Offer
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.protocol.decisions import Claim, Question, asking, excess
-from hami_plugin.protocol.register import DeviceInfo, Refuses
+from hami_plugin.partitions.manager import Partitions
+from hami_plugin.protocol.decisions import Claim, Question, asking
+from hami_plugin.protocol.register import DeviceInfo, MigProfile, Refuses
 from hami_plugin.scheduler.engine.devices import added, collapsed
 from hami_plugin.scheduler.engine.requests import is_part
-from hami_plugin.sdk import Family, Units
+from hami_plugin.sdk import NOWHERE, Family, Placement, Reservation, Units, unoccupied
+from hami_plugin.sdk.family import anywhere
 
 MAX_NAMED = 5
 
@@ -38,10 +42,6 @@ class Total:
 
     memory: int = 0
     cores: int = 0
-
-    def holds(self, memory: int, cores: int) -> bool:
-        """Whether the device has as much."""
-        return not (0 < self.memory < memory or 0 < self.cores < cores)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,10 +136,41 @@ def overcommitted(total: Total, own: Tenant, others: Sequence[Tenant]) -> Excess
     return None
 
 
-def let_go(ids: Collection[str], held: Iterable[Held], resource: str) -> frozenset[str]:
-    """The pods, by UID, that had some of these ids. The kubelet gives an id anew when it has let go of its pod."""
-    given = frozenset(ids)
-    return frozenset(one.uid for one in held if one.resource == resource and not one.ids.isdisjoint(given))
+def beyond_request(
+    claim: Claim, question: Question, advertised: Mapping[str, int], every_core: Mapping[str, int] | None = None
+) -> str:
+    """What a claim has beyond its container's request, as a message; empty if nothing.
+
+    ``advertised`` gives each device's memory in MiB, ``every_core`` what a grant of all its cores is, where that is not
+    100. The pod's author can write annotations; what the container asks for was seen by admission and quota. A grant of
+    0 is one without limit.
+    """
+    container = claim.container
+    memory = container.amount(question.memory) * question.memory_factor if question.memory else 0
+    percent = container.amount(question.memory_percent) if question.memory_percent else 0
+    cores = container.amount(question.cores) if question.cores else 0
+    for grant in claim.grants:
+        total = advertised.get(grant.uuid, 0)
+        ceiling = memory or (total * percent + 99) // 100 or total
+        if ceiling and (grant.memory > ceiling or (not grant.memory and (memory or percent))):
+            what = f"{grant.memory} MiB" if grant.memory else "all memory"
+            return f"{what} of {grant.uuid} where container {container.name} may have {ceiling} MiB"
+        most = (every_core or {}).get(grant.uuid, 100)
+        allowed = (most * cores + 99) // 100 or most
+        if grant.cores > allowed or (cores and not grant.cores):
+            unit = " %" if most == 100 else ""
+            what = f"{grant.cores}{unit} cores" if grant.cores else "all cores"
+            return f"{what} of {grant.uuid} where container {container.name} may have {allowed}{unit}"
+    return ""
+
+
+def smaller(profile: str, offered: Sequence[MigProfile], needed: int, taken: Sequence[Placement]) -> str:
+    """The name of a profile that would do for ``needed`` MiB, is smaller, and has a place; empty where none has."""
+    own = next((one.memory for one in offered if one.name == profile), 0)
+    for one in sorted(offered, key=lambda one: one.memory):
+        if needed <= one.memory < own and unoccupied(one.placements, taken):
+            return one.name
+    return ""
 
 
 def wants_none(pod: PodView, container: str, percent: str) -> bool:
@@ -173,11 +204,13 @@ class Measure:
 
     def fits(self, grants: Iterable[Sequence[Grant]]) -> bool:
         """Whether the device has enough for all of these containers at once, each with no limit taken for all of it."""
-        uuid, count, memory, cores = self.device.uuid, self.family.resources.core_count, 0, 0
-        for grant in (one for container in grants for one in container if one.uuid == uuid):
-            memory += grant.memory or self.total.memory
-            cores += count(grant.cores)
-        return self.total.holds(memory, cores)
+        uuid, bits, total, memory, cores = self.device.uuid, self.family.resources.cores_are_bits, self.total, 0, 0
+        for container in grants:
+            for grant in container:
+                if grant.uuid == uuid:
+                    memory += grant.memory or total.memory
+                    cores += grant.cores.bit_count() if bits else grant.cores
+        return not (0 < total.memory < memory or 0 < total.cores < cores)
 
     def together(self, grants: Sequence[Grant], *, limitless: bool = False) -> Grant:
         """All that a container has of the device. Where memory counts, none means all of it, unless ``limitless``."""
@@ -220,6 +253,13 @@ class DeviceFacts:
     def ids(self) -> int:
         """How many ids the kubelet may hand out."""
         return self._count(self.device)
+
+    @cached_property
+    def offers(self) -> tuple[Offer, ...]:
+        """Each of its shares, as the kubelet is to know it."""
+        numa = self.device.numa if self._family.node.numa_hints else None
+        healthy = self.device.health.offered
+        return tuple(Offer(id=one, healthy=healthy, numa=numa) for one in self.device.ids(self.ids))
 
     @cached_property
     def info(self) -> DeviceInfo:
@@ -273,20 +313,21 @@ class DeviceTable:
         ``HamiError`` when they are more than any kubelet takes.
         """
         facts = self.now()
-        counted = [(device, facts[device.uuid].ids) for device in self._snapshot.value.devices]
-        total = sum(count for _device, count in counted)
+        devices = [facts[device.uuid] for device in self._snapshot.value.devices]
+        total = sum(device.ids for device in devices)
         if total > MAX_OFFERED:
             raise HamiError(
-                f"{len(counted)} devices of {self._family.device_type} with {total} shares "
+                f"{len(devices)} devices of {self._family.device_type} with {total} shares "
                 "are more than the kubelet takes",
                 hint=f"at most {MAX_OFFERED} are rendered; share each device among fewer containers",
             )
-        hints = self._family.node.numa_hints
-        return tuple(
-            Offer(id=replica, healthy=device.health.offered, numa=device.numa if hints else None)
-            for device, count in counted
-            for replica in replica_ids(device.uuid, count)
-        )
+        return tuple(offer for device in devices for offer in device.offers)
+
+    def hinted(self, ids: Collection[str]) -> frozenset[int]:
+        """The NUMA nodes that the kubelet was given with these ids; none where it is given none."""
+        devices = self.now() if self._family.node.numa_hints else {}
+        held = {devices[uuid].device.numa for uuid in map(physical_id, ids) if uuid in devices}
+        return frozenset(node for node in held if node is not None)
 
     def free_ids(self) -> Mapping[str, int]:
         """How many ids of each healthy device the kubelet may hand out."""
@@ -316,7 +357,8 @@ class NodeState:
     """What all resources of a node allocate from, and report to.
 
     ``outdated`` says why the known pods may be old, and is empty while they are not. ``refresh`` has them read again,
-    and answers whether it is its turn.
+    and answers whether it is its turn. ``current``: the API server answers, and the known pods are its. ``listed`` are
+    namespace and name of the pods that the kubelet has devices for; ``HamiError`` when it does not say.
     """
 
     rules: AllocationRules
@@ -329,6 +371,8 @@ class NodeState:
     observer: Observer
     outdated: Callable[[], str] = lambda: ""
     refresh: Callable[[], bool] = lambda: False
+    current: Callable[[], bool] = lambda: False
+    listed: Callable[[], Coroutine[Any, Any, AbstractSet[tuple[str, str]]]] | None = None
 
 
 class Capacity:
@@ -337,11 +381,13 @@ class Capacity:
     Nothing is written here. ``RefusedError`` with the reason where a container can hold nothing.
     """
 
-    def __init__(self, family: Family, question: Question, node: NodeState, devices: DeviceTable) -> None:
+    def __init__(
+        self, family: Family, question: Question, node: NodeState, partitions: Partitions | None = None
+    ) -> None:
         self._family = family
+        self._partitions = partitions
         self._question = question
         self._node = node
-        self._devices = devices
         self._refusals = Refusals(node.settlement, node.events)
 
     def refuse(self, found: TooMuch, claim: Claim, *, again: bool) -> None:
@@ -356,19 +402,19 @@ class Capacity:
             return
         raise self._refusals.failed(RefusalReason.OVERCOMMITTED, message, claim.pod, hint=HINT)
 
-    def excess(self, ids: Sequence[str], identity: Identity) -> TooMuch | None:
+    def excess(self, ids: Sequence[str], identity: Identity, devices: Mapping[str, DeviceFacts]) -> TooMuch | None:
         """What a device would give away beyond what it has; None where all that was decided fits."""
         account = self._node.rules.counted
-        if account is None or not isinstance(identity, Found):
-            return None
-        claim, devices = identity.claim, self._devices.now()
+        if account is None or not isinstance(identity, Found) or self._parts(identity.claim):
+            return None  # of a card that is cut, the driver gives out nothing twice
+        claim = identity.claim
         own_key, names = (claim.pod.uid, claim.container.name), (self._question.resource, *self._question.also)
         for uuid in {grant.uuid: None for grant in claim.grants}:
             measure = devices[uuid].measure if uuid in devices else None
             if measure is None:
                 continue
             # Each container once, as far as schedulers can know of them.
-            shares = {(one.uid, one.container): one for one in self._node.ledger.on(uuid) if one.resource in names}
+            shares = {(one.uid, one.container): one for one in self._node.ledger.held.on(uuid) if one.resource in names}
             holders = [one for whose, one in shares.items() if whose != own_key and not one.undecided]
             if measure.fits([claim.grants, *(one.grants for one in holders)]):
                 continue
@@ -389,7 +435,8 @@ class Capacity:
             shares[one.uid][one.container] = self._share(measure, pod, one.container, one.grants)
         own = shares.pop(claim.pod.uid, {})
         own[claim.container.name] = self._share(measure, claim.pod, claim.container.name, claim.grants)
-        gone = let_go(ids, self._node.ledger.held.values(), self._question.resource)
+        # The kubelet gives an id anew when it has let go of the pod that had it.
+        gone = {one.uid for one in self._node.ledger.held.of_ids(self._question.resource, ids)}
         others = [(pod, has) for uid, has in shares.items() if uid not in gone and (pod := self._node.pods.get(uid))]
         return own, [(pod, has) for pod, has in others if not pod.terminal]
 
@@ -403,12 +450,38 @@ class Capacity:
         registered = {uuid: devices[uuid].info for uuid in granted}
         advertised = {uuid: info.devmem for uuid, info in registered.items()}
         every_core = {uuid: devices[uuid].every_core for uuid in granted}
-        too_much = excess(claim, self._question, advertised, every_core)
+        if self._partitions and (parts := self._parts(claim)):
+            too_much = self._beyond_partitions(claim, parts, devices)
+        else:
+            too_much = beyond_request(claim, self._question, advertised, every_core)
         if too_much:
             raise self._refusals.failed(RefusalReason.EXCEEDS_REQUEST, f"the decision grants {too_much}", claim.pod)
         if self._family.node.whole_only:
             self._require_whole(claim, registered)
         return self._held(ids, claim.pod, claim.container, claim.grants, devices)
+
+    def _parts(self, claim: Claim) -> Sequence[Reservation]:
+        """Those that were decided with their places. What others have follows from the grants."""
+        reserved = self._partitions.reserved(claim.pod, claim.container.name) if self._partitions else ()
+        return [one for one in reserved if one.placement != NOWHERE]
+
+    def _beyond_partitions(self, claim: Claim, parts: Sequence[Reservation], devices: Mapping[str, DeviceFacts]) -> str:
+        """As ``beyond_request``, of partitions: what is larger than needed, though a smaller one has a place."""
+        assert self._partitions
+        side, question, container = self._family.node.partitions, self._question, claim.container
+        for part in parts:
+            if side is None or part.card not in devices:
+                continue
+            info = devices[part.card].info
+            offered = side.registered(info, self._partitions.profiles.get(part.card, ())).mig_profiles
+            memory = container.amount(question.memory) * question.memory_factor if question.memory else 0
+            percent = container.amount(question.memory_percent) if question.memory_percent else 0
+            needed = memory or info.devmem * percent // 100 or info.devmem
+            taken = self._partitions.taken(part.card, claim.pod)
+            enough = smaller(part.profile, offered, needed, taken)
+            if enough:
+                return f"{part.profile} of {part.card} where {enough} is enough for container {container.name}"
+        return ""
 
     def whole(
         self, ids: Sequence[str], pod: PodView, container: ContainerView, devices: Mapping[str, DeviceFacts]
@@ -472,6 +545,8 @@ class Capacity:
         grants: Sequence[Grant],
         devices: Mapping[str, DeviceFacts],
     ) -> Held:
+        if self._family.node.place is not anywhere:
+            grants = [self._placed(grant, pod, container, devices.get(grant.uuid)) for grant in grants]
         return Held(
             uid=pod.uid,
             namespace=pod.namespace,
@@ -479,7 +554,7 @@ class Capacity:
             container=container.name,
             resource=self._question.resource,
             ids=frozenset(ids),
-            grants=tuple(self._placed(grant, pod, container, devices.get(grant.uuid)) for grant in grants),
+            grants=tuple(grants),
             init=container.init and not container.restartable,
         )
 
@@ -491,7 +566,7 @@ class Capacity:
         if facts is None:
             return grant
         others: list[Grant] = []
-        for held in self._node.ledger.on(grant.uuid):
+        for held in self._node.ledger.held.on(grant.uuid):
             same = [one for one in held.grants if one.uuid == grant.uuid]
             if same and (held.uid, held.container) == (pod.uid, container.name):
                 return replace(grant, notes=same[0].notes)

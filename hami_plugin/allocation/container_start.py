@@ -123,7 +123,7 @@ class StartCheck:
             return
         later = order[order.index(lost.container) + 1 :]
         shifted = [
-            h for h in self._node.ledger.of_pod(lost.uid) if h.resource == lost.resource and h.container in later
+            h for h in self._node.ledger.held.of_pod(lost.uid) if h.resource == lost.resource and h.container in later
         ]
         if shifted:
             self._node.ledger.drop([held.key for held in shifted])

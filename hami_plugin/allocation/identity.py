@@ -8,7 +8,7 @@ order in which they arrived at this node, which is the order in which the kubele
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,9 +16,12 @@ from hami_plugin.errors import RefusalReason, WireError
 from hami_plugin.model.device import Snapshot, physical_counts, physical_id
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.protocol.decisions import Claim, Question, Reader, asking, claims, erase
+from hami_plugin.protocol.decisions import Claim, Question, asking, claims, erase
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_FAILED, PHASE_SUCCESS
 from hami_plugin.scheduler.engine.topology import best_linked
+
+Key = tuple[str, str, str]
+"""A pod's UID, a container of it, and a resource."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +42,120 @@ class Held:
     undecided: bool = False
 
     @property
-    def key(self) -> tuple[str, str, str]:
+    def key(self) -> Key:
         return (self.uid, self.container, self.resource)
+
+
+class HeldShares(Mapping[Key, Held]):
+    """Who holds what: the shares by their key, in the order in which they were handed out.
+
+    Each Allocate asks for those of a pod, of a device or of some ids, and takes no longer where more are held.
+    """
+
+    def __init__(self, shares: Iterable[Held] = ()) -> None:
+        self._by_key: dict[Key, Held] = {}
+        self._by_pod: dict[str, tuple[Held, ...]] = {}
+        self._by_device: dict[str, dict[Key, Held]] = {}
+        self._by_id: dict[tuple[str, str], tuple[Held, ...]] = {}
+        self._ids: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for held in shares:
+            self.put(held)
+
+    def __getitem__(self, key: Key) -> Held:
+        return self._by_key[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._by_key
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._by_key)
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def values(self) -> ValuesView[Held]:
+        return self._by_key.values()
+
+    @property
+    def pods(self) -> Mapping[str, Sequence[Held]]:
+        """By the pods' UIDs, what each holds."""
+        return self._by_pod
+
+    def of_pod(self, uid: str) -> tuple[Held, ...]:
+        """What one pod holds: the same object while it is the same."""
+        return self._by_pod.get(uid, ())
+
+    def on(self, uuid: str) -> ValuesView[Held]:
+        """The shares of one device."""
+        return self._by_device.get(uuid, {}).values()
+
+    def of_ids(self, resource: str, ids: Iterable[str]) -> tuple[Held, ...]:
+        """The shares that have any of these ids."""
+        found = {held.key: held for one in ids for held in self._by_id.get((resource, one), ())}
+        if len(found) < 2:
+            return tuple(found.values())
+        return tuple(held for key, held in self._by_key.items() if key in found)
+
+    def ids(self, resource: str) -> Mapping[str, int]:
+        """By device, how many ids are held; one that several containers have counts once."""
+        return self._ids[resource]
+
+    def put(self, held: Held) -> None:
+        """Add a share, or change one, which keeps its place."""
+        key = held.key
+        known = self._by_key.get(key)
+        if known is not None and (known.ids, known.grants) != (held.ids, held.grants):
+            self._unlist(known)
+        self._by_key[key] = held
+        of_pod = self._by_pod.get(held.uid)
+        self._by_pod[held.uid] = _with(of_pod, held) if of_pod else (held,)
+        for grant in held.grants:
+            self._by_device.setdefault(grant.uuid, {})[key] = held
+        for one in held.ids:
+            others = self._by_id.get((held.resource, one), ())
+            if not others:
+                self._ids[held.resource][physical_id(one)] += 1
+            self._by_id[held.resource, one] = _with(others, held) if others else (held,)
+
+    def take(self, key: Key) -> Held | None:
+        """Remove a share. None: there was none."""
+        held = self._by_key.pop(key, None)
+        if held is not None:
+            self._unlist(held)
+            if left := _without(self._by_pod[held.uid], key):
+                self._by_pod[held.uid] = left
+            else:
+                del self._by_pod[held.uid]
+        return held
+
+    def _unlist(self, held: Held) -> None:
+        key, counts = held.key, self._ids[held.resource]
+        for uuid in {grant.uuid for grant in held.grants}:
+            of_device = self._by_device[uuid]
+            del of_device[key]
+            if not of_device:
+                del self._by_device[uuid]
+        for one in held.ids:
+            if others := _without(self._by_id[held.resource, one], key):
+                self._by_id[held.resource, one] = others
+            else:
+                del self._by_id[held.resource, one]
+                uuid = physical_id(one)
+                counts[uuid] -= 1
+                if not counts[uuid]:
+                    del counts[uuid]
+
+
+def _with(shares: tuple[Held, ...], held: Held) -> tuple[Held, ...]:
+    """The shares with this one, in the place of the one with its key."""
+    for at, one in enumerate(shares):
+        if one.key == held.key:
+            return (*shares[:at], held, *shares[at + 1 :])
+    return (*shares, held)
+
+
+def _without(shares: tuple[Held, ...], key: Key) -> tuple[Held, ...]:
+    return tuple(one for one in shares if one.key != key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,60 +207,98 @@ class Pending:
     instead: Callable[[Claim], Sequence[str]] = lambda _claim: ()
 
 
-def pending(
-    pods: Sequence[PodView],
-    held: Mapping[tuple[str, str, str], Held],
-    question: Question,
-    node: str,
-    *,
-    read: Reader = claims,
-    ranks: Mapping[str, int] | None = None,
-) -> Pending:
-    """Look at all starting pods, in their order of arrival."""
-    following: list[Claim] = []
-    unscheduled: list[Unannotated] = []
-    unreadable: list[Unknown] = []
-    for pod in pods:
-        if pod.node != node or pod.phase != "Pending" or pod.deleted:
-            continue
-        if question.decision not in pod.annotations:
-            unscheduled.extend(_next_unscheduled(pod, held, question))
-            continue
-        if pod.annotations.get(BIND_PHASE) == PHASE_FAILED:
-            continue
-        if pod.annotations.get(ASSIGNED_NODE, node) != node:
-            message = f"the decision for pod {pod.key} is for another node than {node}, where the pod is"
-            unreadable.append(Unknown(reason=RefusalReason.BAD_ANNOTATION, message=message, pods=(pod,)))
-            continue
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """One version of a pod, its decision or why it cannot be read, and what it waits for with the ``shares`` it has."""
+
+    pod: PodView
+    decided: tuple[Claim, ...] | Unknown
+    shares: tuple[Held, ...]
+    awaits: Claim | Unannotated | Unknown | None
+
+
+class PodReader:
+    """Says what a node's starting pods wait for. Each Allocate asks about all of them.
+
+    So each version of a pod is read once, and looked at again only when it holds something else.
+    """
+
+    def __init__(self, question: Question, node: str) -> None:
+        self._question = question
+        self._node = node
+        self._known: dict[str, _Read] = {}
+
+    def pending(self, pods: Sequence[PodView], held: HeldShares, ranks: Mapping[str, int] | None = None) -> Pending:
+        """Look at all starting pods, in their order of arrival."""
+        following: list[Claim] = []
+        unscheduled: list[Unannotated] = []
+        unreadable: list[Unknown] = []
+        known, self._known = self._known, {}
+        for pod in pods:
+            if pod.phase != "Pending" or pod.deleted or pod.node != self._node:
+                continue
+            shares, read = held.of_pod(pod.uid), known.get(pod.uid)
+            if read is None or read.pod is not pod:
+                read = self._awaiting(pod, self._decided(pod), shares)
+            elif read.shares is not shares:
+                read = self._awaiting(pod, read.decided, shares)
+            self._known[pod.uid] = read
+            match read.awaits:
+                case None:
+                    pass
+                case Claim():
+                    following.append(read.awaits)
+                case Unannotated():
+                    unscheduled.append(read.awaits)
+                case Unknown():
+                    unreadable.append(read.awaits)
+        return Pending(
+            next=tuple(following), unannotated=tuple(unscheduled), unreadable=tuple(unreadable), ranks=ranks or {}
+        )
+
+    def _decided(self, pod: PodView) -> tuple[Claim, ...] | Unknown:
+        """The pod's decision; nothing for one without a decision, or whose decision has failed."""
+        if self._question.decision not in pod.annotations or pod.annotations.get(BIND_PHASE) == PHASE_FAILED:
+            return ()
+        if pod.annotations.get(ASSIGNED_NODE, self._node) != self._node:
+            message = f"the decision for pod {pod.key} is for another node than {self._node}, where the pod is"
+            return Unknown(reason=RefusalReason.BAD_ANNOTATION, message=message, pods=(pod,))
         try:
-            decided = read(pod, question)
+            return claims(pod, self._question)
         except WireError as error:
-            unreadable.append(Unknown(reason=RefusalReason.BAD_ANNOTATION, message=str(error), pods=(pod,)))
-            continue
-        for claim in decided:
-            if claim.piece is not None and (pod.uid, claim.container.name, question.resource) not in held:
-                following.append(claim)
-                break
-    return Pending(
-        next=tuple(following), unannotated=tuple(unscheduled), unreadable=tuple(unreadable), ranks=ranks or {}
-    )
+            return Unknown(reason=RefusalReason.BAD_ANNOTATION, message=str(error), pods=(pod,))
+
+    def _awaiting(self, pod: PodView, decided: tuple[Claim, ...] | Unknown, shares: tuple[Held, ...]) -> _Read:
+        """What comes next: the first claim, or the first container without a decision, that has nothing yet."""
+        resource = self._question.resource
+        served = {one.container for one in shares if one.resource == resource}
+        awaits: Claim | Unannotated | Unknown | None
+        if isinstance(decided, Unknown):
+            awaits = decided
+        elif self._question.decision in pod.annotations:
+            open_claims = (one for one in decided if one.piece is not None and one.container.name not in served)
+            awaits = next(open_claims, None)
+        else:
+            unserved = (one for one in asking(pod, resource) if one.name not in served)
+            awaits = next((Unannotated(pod=pod, container=one) for one in unserved), None)
+        return _Read(pod=pod, decided=decided, shares=shares, awaits=awaits)
 
 
 def identify(
     ids: Sequence[str],
     waiting: Pending,
-    held: Mapping[tuple[str, str, str], Held],
+    held: HeldShares,
     question: Question,
 ) -> Identity:
     """Decide who asks for ``ids``."""
     wanted = frozenset(ids)
-    owners = [h for h in held.values() if h.resource == question.resource and h.ids & wanted]
+    owners = held.of_ids(question.resource, ids)
     # A container that outlives its pod's start keeps its ids: no other container of the pod can come with them.
     holder_uids = {owner.uid for owner in owners if not owner.init}
-    inheriting = reusing(ids, waiting, held, question.resource) if owners else None
+    inheriting = reusing(owners, waiting) if owners else None
     if inheriting is not None and len(inheriting.devices) == len(ids) and inheriting.pod.uid not in holder_uids:
         return Found(claim=inheriting)
-    physical = physical_counts(ids)
+    physical = Counter(map(physical_id, ids))
     uuids = tuple(sorted(physical.elements()))
     same_count = [c for c in waiting.next if len(c.devices) == len(ids) and c.pod.uid not in holder_uids]
     fitting = [
@@ -169,52 +322,38 @@ def identify(
     return _kept(kept) if kept else _nobody(ids, physical, same_count, waiting)
 
 
-def reusing(
-    ids: Sequence[str], waiting: Pending, held: Mapping[tuple[str, str, str], Held], resource: str
-) -> Claim | None:
-    """The claim of the pod whose init container holds some of ``ids``.
+def reusing(owners: Iterable[Held], waiting: Pending) -> Claim | None:
+    """The claim of the pod whose init container is among the ``owners`` of the ids that the kubelet offers.
 
     The kubelet passes an init container's ids on to a later container of the same pod without asking which ones; nobody
     else can come with them. There the annotation's devices are the truth.
     """
-    wanted = frozenset(ids)
-    owners = {h.uid for h in held.values() if h.init and h.resource == resource and h.ids & wanted}
-    return next((claim for claim in waiting.next if claim.pod.uid in owners), None)
+    uids = {owner.uid for owner in owners if owner.init}
+    return next((claim for claim in waiting.next if claim.pod.uid in uids), None)
 
 
-def handed_over(ids: Sequence[str], held: Mapping[tuple[str, str, str], Held], resource: str) -> tuple[Held, ...]:
-    """The shares under exactly these ids, in their order, where the first is a plain init container's.
+def handed_over(ids: Sequence[str], owners: Sequence[Held]) -> tuple[Held, ...]:
+    """Of the ``owners``, those of exactly these ids, in their order, where the first is a plain init container's.
 
     The kubelet may ask for the next container then, or once more for one of these, whose answer has not reached it.
     """
     wanted = frozenset(ids)
-    owners = [h for h in held.values() if h.resource == resource and h.ids == wanted]
-    owners = [owner for owner in owners if owner.uid == owners[-1].uid]
-    return tuple(owners) if owners and owners[0].init else ()
+    exactly = [owner for owner in owners if owner.ids == wanted]
+    of_last = [owner for owner in exactly if owner.uid == exactly[-1].uid]
+    return tuple(of_last) if of_last and of_last[0].init else ()
 
 
-def _first(
-    claim: Claim, same_count: Sequence[Claim], ranks: Mapping[str, int], held: Mapping[tuple[str, str, str], Held]
-) -> Identity:
+def _first(claim: Claim, same_count: Sequence[Claim], ranks: Mapping[str, int], held: HeldShares) -> Identity:
     """The claim that is first in line, unless another pod may as well be asking.
 
     A kubelet that starts finds many pods at once, and creation times are in seconds: nothing tells which of them it
     admits first. A pod that has been served in part is in the middle of its admission, and nobody else's turn has come.
     """
     rank = ranks.get(claim.pod.uid)
-    if rank is None or any(h.uid == claim.pod.uid for h in held.values()):
+    if rank is None or held.of_pod(claim.pod.uid):
         return Found(claim=claim)
     tied = [c.pod for c in same_count if c.pod.uid != claim.pod.uid and ranks.get(c.pod.uid) == rank]
     return _unordered([claim.pod, *tied]) if tied else Found(claim=claim)
-
-
-def _next_unscheduled(
-    pod: PodView, held: Mapping[tuple[str, str, str], Held], question: Question
-) -> tuple[Unannotated, ...]:
-    for container in asking(pod, question.resource):
-        if (pod.uid, container.name, question.resource) not in held:
-            return (Unannotated(pod=pod, container=container),)
-    return ()
 
 
 def _shares(claim: Claim) -> tuple[Grant, ...]:
@@ -276,18 +415,21 @@ def preferred(
     size: int,
     *,
     waiting: Pending,
-    held: Mapping[tuple[str, str, str], Held],
+    held: HeldShares,
     resource: str,
     snapshot: Snapshot,
+    starting: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """``size`` of the ``available`` ids, ``must_include`` first; empty when no set of that size exists.
 
-    The next pod in order of arrival whose decision has this size leads. Without one, the best-linked distinct devices,
-    and those that nobody has a share of if there are enough.
+    The next pod in order of arrival whose decision has this size leads. Without one, a pod among ``starting`` (UIDs,
+    in order of arrival) that has a share of this size, if the kubelet has lost its answer and takes its ids for free:
+    with the same ids it is answered the same. Else the best-linked distinct devices, and those that nobody has a share
+    of if there are enough.
     """
     if size <= 0 or len(must_include) > size or len(set(available) | set(must_include)) < size:
         return ()
-    inheriting = reusing(must_include, waiting, held, resource) if must_include else None
+    inheriting = reusing(held.of_ids(resource, must_include), waiting)
     for claim in (inheriting,) if inheriting else waiting.next:
         if len(claim.devices) == size:
             decided = _decided(must_include, claim, strict=inheriting is None)
@@ -295,8 +437,12 @@ def preferred(
                 return ids
             if ids := _of(waiting.instead(claim), available, must_include, size):
                 return ids
-    shared = {grant.uuid for share in held.values() for grant in share.grants}
-    alone = [replica for replica in available if physical_id(replica) not in shared]
+    if not must_include and all(len(claim.devices) != size for claim in waiting.next):
+        free = frozenset(available)
+        lost = (h for uid in starting for h in held.of_pod(uid) if h.resource == resource and len(h.ids) == size)
+        if own := next((h for h in lost if h.ids <= free), None):
+            return tuple(sorted(own.ids, key=_place))
+    alone = [replica for replica in available if not held.on(physical_id(replica))]
     if len({physical_id(replica) for replica in (*alone, *must_include)}) >= size:
         return _undecided(alone, must_include, size, snapshot)
     return _undecided(available, must_include, size, snapshot)
@@ -308,7 +454,7 @@ def _decided(must_include: Sequence[str], claim: Claim, *, strict: bool) -> Sequ
     """
     covered = physical_counts(must_include)
     left: list[str] = []
-    for uuid in (grant.uuid for grant in claim.grants for _ in range(claim.ids(grant))):
+    for uuid in claim.in_order:
         if covered[uuid] > 0:
             covered[uuid] -= 1
         else:
@@ -366,7 +512,7 @@ class Record:
     finished: bool
 
 
-def record(pod: PodView, questions: Sequence[Question], held: Mapping[tuple[str, str, str], Held]) -> Record:
+def record(pod: PodView, questions: Sequence[Question], held: Mapping[Key, Held]) -> Record:
     """Compare the pod's annotations with what was handed out to it, over all of this node's resources.
 
     A container's share stays to be read until the kubelet has asked for all resources that it is counted by.
@@ -402,9 +548,8 @@ def record(pod: PodView, questions: Sequence[Question], held: Mapping[tuple[str,
 class StandIns:
     """Which devices' ids stand for those of a claim that has too few of its own, at one moment.
 
-    ``room`` is how many ids each device has that the kubelet may hand out; ``held`` come in the order in which they
-    were handed out, and ``others`` wait too. Each is looked at once, and not before the first claim needs it.
-    ``device_of`` gives an id's device.
+    ``room`` is how many ids each device has that the kubelet may hand out, and ``others`` are claims that wait too.
+    What is free is counted once, and not before the first claim needs it.
     """
 
     def __init__(
@@ -412,17 +557,15 @@ class StandIns:
         question: Question,
         *,
         room: Callable[[], Mapping[str, int]],
-        held: Iterable[Held],
+        held: HeldShares,
         pods: Iterable[PodView],
         others: Iterable[Claim] = (),
-        device_of: Callable[[str], str] = physical_id,
     ) -> None:
         self._question = question
         self._find_room = room
         self._held = held
         self._pods = pods
         self._others = others
-        self._device_of = device_of
 
     def of(self, claim: Claim) -> tuple[str, ...]:
         """The device behind each id that the claim's container should take beside those that it inherits.
@@ -430,21 +573,27 @@ class StandIns:
         Empty where its own devices have the ids, and where nothing may stand for them: nothing stands for a device that
         was decided more shares than it has ids.
         """
-        inherited = _inherited(self._shares.get(claim.pod.uid, ()))
+        if not self._held.of_pod(claim.pod.uid) and all(
+            self._free[one] >= len(claim.in_order) for one in claim.in_order
+        ):
+            return claim.in_order  # as for nearly every pod
+        inherited = _inherited(self._of_pod(claim.pod.uid))
         missing = len(claim.devices) - inherited.total()
         if missing <= 0:
             return ()
         own, short = _own(claim, inherited, self._free)
         if len(own) >= missing:
             return tuple(own[:missing])
-        granted = _granted(claim.pod.uid, self._question, self._shares, {pod.uid: pod for pod in self._pods})
+        shares = {uid: self._of_pod(uid) for uid in self._held.pods}
+        granted = _granted(claim.pod.uid, self._question, shares, {pod.uid: pod for pod in self._pods})
         wanted = Counter(claim.devices)
         if any(granted[uuid] + wanted[uuid] > self._room.get(uuid, 0) for uuid in short):
             return ()
         free = Counter(self._free)
         free.subtract(own)
         others = Counter(uuid for other in self._others if other.pod.uid != claim.pod.uid for uuid in other.devices)
-        strange = _left_over(missing - len(own), free, others, Counter(granted), self._used)
+        used = Counter(self._held.ids(self._question.resource))
+        strange = _left_over(missing - len(own), free, others, Counter(granted), used)
         return (*own, *strange) if len(own) + len(strange) == missing else ()
 
     @cached_property
@@ -452,23 +601,12 @@ class StandIns:
         return self._find_room()
 
     @cached_property
-    def _shares(self) -> Mapping[str, Sequence[Held]]:
-        """By the UID of their pod."""
-        shares: defaultdict[str, list[Held]] = defaultdict(list)
-        for one in self._held:
-            if one.resource == self._question.resource:
-                shares[one.uid].append(one)
-        return shares
-
-    @cached_property
-    def _used(self) -> Counter[str]:
-        return Counter(
-            map(self._device_of, {taken for its in self._shares.values() for one in its for taken in one.ids})
-        )
-
-    @cached_property
     def _free(self) -> Counter[str]:
-        return Counter({uuid: count - self._used[uuid] for uuid, count in self._room.items()})
+        used = self._held.ids(self._question.resource)
+        return Counter({uuid: count - used.get(uuid, 0) for uuid, count in self._room.items()})
+
+    def _of_pod(self, uid: str) -> Sequence[Held]:
+        return [one for one in self._held.of_pod(uid) if one.resource == self._question.resource]
 
 
 def _inherited(shares: Sequence[Held]) -> Counter[str]:
@@ -485,7 +623,7 @@ def _own(claim: Claim, inherited: Counter[str], free: Counter[str]) -> tuple[lis
     left, taken = dict(inherited), dict[str, int]()
     own: list[str] = []
     short: set[str] = set()
-    for uuid in (grant.uuid for grant in claim.grants for _ in range(claim.ids(grant))):
+    for uuid in claim.in_order:
         if left.get(uuid, 0) > 0:
             left[uuid] -= 1
         elif taken.get(uuid, 0) < free[uuid]:

@@ -7,15 +7,14 @@ import json
 import math
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-from hami_plugin.allocation.identity import Held
+from hami_plugin.allocation.identity import Held, HeldShares, Key
 from hami_plugin.errors import HamiError
 from hami_plugin.host.files import write_atomically
 from hami_plugin.host.threads import Worker, carried
@@ -23,8 +22,6 @@ from hami_plugin.log import logger
 from hami_plugin.model.placement import Grant
 
 log = logger(__name__)
-
-Key = tuple[str, str, str]
 
 MAX_NAMED = 5
 MAX_TEXT = 4096
@@ -38,15 +35,10 @@ class Ledger:
         self._journal = journal
         self.written = journal.written
         """Wait until all that was noted is on file. OSError when the disk refuses."""
-        self._held: dict[Key, Held] = {}
-        self._devices: dict[str, dict[Key, Held]] = {}
-        self.held: Mapping[Key, Held] = MappingProxyType(self._held)
+        self.held = HeldShares()
+        """What is handed out. Only the ledger changes it."""
         self.version = 0
         """Moves with every change of what is held."""
-
-    def on(self, uuid: str) -> Collection[Held]:
-        """The shares of one device."""
-        return self._devices.get(uuid, {}).values()
 
     @property
     def problem(self) -> str:
@@ -65,30 +57,34 @@ class Ledger:
                 self._replay(entry)
             except (KeyError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
                 log.warning("journal entry skipped", problem=repr(error)[:200])
-        return len(self._held)
+        return len(self.held)
 
     def reserve(self, held: Held) -> None:
         """Take the share, in memory only. From here on nobody else can be given it.
 
         An id that the kubelet hands out anew is no other pod's any more, whether or not that pod's end has been seen.
         """
-        others = [h for h in self._held.values() if h.uid != held.uid and _meet(held, h.resource, h.ids)]
-        for other in others:
-            self._take(other.key)
+        for other in self.held.of_ids(held.resource, held.ids):
+            if other.uid != held.uid:
+                self._take(other.key)
         self._put(held)
 
     def write(self, held: Held) -> None:
         """Have a reserved share put on file. The kubelet must not hear of it before ``written``."""
-        self._journal.append({"op": "hold", **_entry(held)}, len(self._held), self._whole())
+        self._note({"op": "hold", **_entry(held)})
 
     def check(self) -> None:
         """Have the journal written anew, if somebody took it away."""
-        self._journal.check(self._whole())
+        held = tuple(self.held.values())
+        self._journal.check(lambda: _whole(held))
 
     def settle(self, keys: Iterable[Key]) -> None:
-        """The API server has confirmed that these shares are recorded at their pod."""
+        """The API server has confirmed that these shares are recorded at their pod.
+
+        Losing a note of what is settled or gone costs a repeated patch after a restart, no more.
+        """
         for key in keys:
-            held = self._held.get(key)
+            held = self.held.get(key)
             if held and not held.settled:
                 self._put(replace(held, settled=True))
                 self._note({"op": "settled", "key": list(key)})
@@ -99,17 +95,10 @@ class Ledger:
             if self._take(key):
                 self._note({"op": "drop", "key": list(key)})
 
-    def of_pod(self, uid: str) -> list[Held]:
-        return [held for held in self._held.values() if held.uid == uid]
-
     def _note(self, entry: Mapping[str, Any]) -> None:
-        """Losing a note of what is settled or gone costs a repeated patch after a restart, no more."""
-        self._journal.append(entry, len(self._held), self._whole())
-
-    def _whole(self) -> Callable[[], Iterable[Mapping[str, Any]]]:
-        """All that counts as of now, for whoever writes it down later."""
-        held = tuple(self._held.values())
-        return lambda: ({"op": "hold", **_entry(one)} for one in held)
+        """Append an entry. Beside it goes all that counts as of now, for whoever writes the file anew later."""
+        held = tuple(self.held.values())
+        self._journal.append(entry, len(held), lambda: _whole(held))
 
     def _replay(self, entry: Mapping[str, Any]) -> None:
         match entry["op"]:
@@ -117,40 +106,25 @@ class Ledger:
                 self.reserve(_held(entry))
             case "settled":
                 key = _key(entry)
-                if key in self._held:
-                    self._put(replace(self._held[key], settled=True))
+                if key in self.held:
+                    self._put(replace(self.held[key], settled=True))
             case "drop":
                 self._take(_key(entry))
 
     def _put(self, held: Held) -> None:
-        """One that is only changed keeps its place among the others."""
-        key = held.key
-        known = self._held.get(key)
-        if known and known.grants != held.grants:
-            self._unlist(known)
         self.version += 1
-        self._held[key] = held
-        for grant in held.grants:
-            self._devices.setdefault(grant.uuid, {})[key] = held
+        self.held.put(held)
 
     def _take(self, key: Key) -> bool:
         """Whether there was such a share."""
-        held = self._held.pop(key, None)
-        if held:
-            self.version += 1
-            self._unlist(held)
-        return held is not None
-
-    def _unlist(self, held: Held) -> None:
-        for uuid in {grant.uuid for grant in held.grants}:
-            of_device = self._devices[uuid]
-            del of_device[held.key]
-            if not of_device:
-                del self._devices[uuid]
+        if self.held.take(key) is None:
+            return False
+        self.version += 1
+        return True
 
 
-def _meet(held: Held, resource: str, ids: frozenset[str]) -> bool:
-    return held.resource == resource and not held.ids.isdisjoint(ids)
+def _whole(held: Iterable[Held]) -> Iterable[Mapping[str, Any]]:
+    return ({"op": "hold", **_entry(one)} for one in held)
 
 
 def _key(entry: Mapping[str, Any]) -> Key:
@@ -259,13 +233,13 @@ class Journal:
         self.lines, self._length, self.unreadable = len(lines), len(data), tuple(unreadable)
         return entries
 
-    def append(self, entry: Entry, whole: Whole | None = None) -> bool:
+    def append(self, entry: Entry, whole: Whole | None = None, *, flush: bool = False) -> bool:
         """Add one entry, or write the ``whole`` anew where the file is not ours any more; True then.
 
-        OSError when the disk refuses: then nothing of the entry is left to be read.
+        OSError when the disk refuses: then nothing of the entry is left to be read. With ``flush`` it is on the disk.
         """
         if self._length is not None and not self.intact:
-            self.rewrite(whole() if whole else [entry], flush=False)
+            self.rewrite(whole() if whole else [entry], flush=flush)
             return True
         file = self._opened() if self._file is None else self._file
         data = b"\n" * self._torn + _line(entry)  # a line that could not be cut off is ended; blank lines are nothing
@@ -277,6 +251,8 @@ class Journal:
         if written != len(data):
             self._cut_back(file)
             raise OSError(f"{self._path}: the disk took only a part of an entry")
+        if flush:
+            os.fsync(file)
         self._length, self._torn = (self._length or 0) + len(data), False
         self.lines += 1
         return False

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,8 +16,7 @@ from hami_plugin.allocation.capacity import DeviceFacts, NodeState
 from hami_plugin.allocation.identity import Held
 from hami_plugin.allocation.settlement import Refusals
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
-from hami_plugin.host.files import make_shared_directory, remove_files, write_shared
-from hami_plugin.host.paths import HostFiles
+from hami_plugin.host.paths import HostFiles, make_shared_directory, remove_files, write_shared
 from hami_plugin.host.threads import StuckError, WorkThread
 from hami_plugin.log import logger
 from hami_plugin.model.delivery import ANSWERED_FOR, Answer, Delivery, Way, whose
@@ -23,16 +24,34 @@ from hami_plugin.model.device import Snapshot
 from hami_plugin.model.placement import Assignment, Share
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.sdk import Family, Leftovers
+from hami_plugin.partitions.manager import Partitions
+from hami_plugin.sdk import Family, Injection, Leftovers, Partition
 from hami_plugin.vendor_boundary.guard import Guard, VendorErrors
 
 
-def answered(delivery: Delivery, assignment: Assignment, own: ContainerEdits, described: ContainerEdits) -> Answer:
-    """``own`` travels in any case; ``described`` is what the devices add where the answer must carry it itself."""
-    names = tuple(delivery.name(share.device.uuid) for share in assignment.shares)
-    annotations = {ANSWERED_FOR: whose(assignment.pod.uid, assignment.container.name)}
-    if Way.CDI_ANNOTATIONS in delivery.ways:
-        annotations[_key(delivery, assignment)] = ",".join(names)
+def answered(
+    delivery: Delivery,
+    assignment: Assignment,
+    own: ContainerEdits,
+    described: ContainerEdits,
+    devices: Sequence[str] | None = None,
+) -> Answer:
+    """``own`` travels in any case; ``described`` is what the devices add where the answer must carry it itself.
+
+    ``devices`` are those that CDI specs describe, if these are not the assignment's.
+    """
+    uuids = [share.device.uuid for share in assignment.shares] if devices is None else devices
+    to = whose(assignment.pod.uid, assignment.container.name)
+    answer = carried(delivery, uuids, own, described, to=to)
+    return replace(answer, annotations={ANSWERED_FOR: to, **answer.annotations})
+
+
+def carried(
+    delivery: Delivery, devices: Sequence[str], own: ContainerEdits, described: ContainerEdits, *, to: str
+) -> Answer:
+    """The same, whoever it is for. ``to`` tells answers apart that the kubelet puts together for one container."""
+    names = tuple(map(delivery.name, devices)) if delivery.cdi else ()
+    annotations = {_key(delivery, to): ",".join(names)} if names and Way.CDI_ANNOTATIONS in delivery.ways else {}
     return Answer(
         edits=described.merged(own) if Way.DEVICE_SPECS in delivery.ways else own,
         annotations=annotations,
@@ -40,12 +59,16 @@ def answered(delivery: Delivery, assignment: Assignment, own: ContainerEdits, de
     )
 
 
-def _key(delivery: Delivery, assignment: Assignment) -> str:
+def _key(delivery: Delivery, to: str) -> str:
     """The same for the same container, so that an Allocate that is repeated gives the same answer; other families'
     differ, since the kubelet puts the annotations of all of them together.
     """
-    whose = f"{delivery.kind}/{assignment.pod.uid}/{assignment.container.name}"
-    return f"{delivery.annotation_prefix}hami-plugin_{uuid.uuid5(uuid.NAMESPACE_OID, whose)}"
+    return f"{delivery.annotation_prefix}hami-plugin_{uuid.uuid5(uuid.NAMESPACE_OID, f'{delivery.kind}/{to}')}"
+
+
+def needs_host(family: Family, snapshot: Snapshot) -> bool:
+    """Whether containers may have a device here whose limits depend on the host's files."""
+    return not snapshot.devices or any(family.node.limited(device) for device in snapshot.devices)
 
 
 log = logger(__name__)
@@ -82,14 +105,18 @@ class HostCheck:
         self._asked: asyncio.Future[str] | None = None
 
     async def run(self) -> None:
-        """Until the snapshot is closed."""
+        """Until the snapshot is closed. What becomes of devices changes nothing of the host."""
         while not self.snapshot.closed:
             self._report(await self._look())
-            await self.snapshot.changed(self.snapshot.version, timeout=self._period)
+            due = time.monotonic() + self._period
+            while not self.snapshot.closed and (left := due - time.monotonic()) > 0:
+                await self.snapshot.changed(self.snapshot.version, timeout=left)
         self._thread.close()
 
     async def _look(self) -> str:
-        """One look. The next one begins when the one before has come back."""
+        """One look, if anything here needs it. The next one begins when the one before has come back."""
+        if not needs_host(self._family, self.snapshot.value):
+            return ""
         asked = self._asked or self._thread.start(lambda: self._family.node.host_problem(self._host))
         done, _waiting = await asyncio.wait([asked], timeout=LOOK_S)
         self._asked = None if done else asked
@@ -114,11 +141,25 @@ class HostCheck:
 
 
 class Preparation:
-    """One family's. ``RefusedError`` with the reason where the grants cannot be carried out on this host."""
+    """One family's. ``RefusedError`` with the reason where the grants cannot be carried out on this host.
 
-    def __init__(self, family: Family, resource: str, node: NodeState, guard: Guard) -> None:
+    ``partitions`` cuts cards for the containers, if the family's are cut.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        resource: str,
+        node: NodeState,
+        guard: Guard,
+        partitions: Partitions | None = None,
+        *,
+        snapshot: Watched[Snapshot],
+    ) -> None:
         self._family = family
+        self._partitions = partitions
         self._resource = resource
+        self._snapshot = snapshot
         self._host = node.host
         self._observer = node.observer
         self._guard = guard
@@ -131,6 +172,8 @@ class Preparation:
         A runtime need not miss a mount's source: containerd makes an empty directory of it, and the container would run
         without limits.
         """
+        if not needs_host(self._family, self._snapshot.value):
+            return
         problem = await self._guard.ask("host problem", partial(self._family.node.host_problem, self._host))
         if problem:
             log.warning("container start refused", resource=self._resource, why=problem)
@@ -146,17 +189,32 @@ class Preparation:
         ended, or the one that it left its devices to. All of it happens on one thread, so that a removal that came
         late is done before the next start of its container is allowed.
         """
+        starting = list(starting)
+        await self._require_partitions(starting)
         left = [self._family.node.leftovers(uid, container, self._host.paths) for uid, container in starting]
         for each in left:
             if each.directory is None:
                 continue
             try:
-                await self._thread.call(partial(_remove, each, self._host.writable(each.directory)), REMOVAL_S)
+                await self._thread.call(partial(_remove, each, self._host.seen(each.directory)), REMOVAL_S)
             except (OSError, StuckError) as error:
                 message = f"what a former start left in {each.directory} cannot be removed: {error}"
                 raise RefusedError(
                     RefusalReason.NOT_PREPARED, message, code="UNAVAILABLE", hint="the kubelet tries again by itself"
                 ) from error
+
+    async def _require_partitions(self, starting: Iterable[tuple[str, str]]) -> None:
+        """``RefusedError`` for a container whose partition is gone, as after a reset of its card, or not described."""
+        for uid, container in starting if self._partitions else ():
+            assert self._partitions
+            gone = self._partitions.lost(uid, container)
+            try:
+                await self._partitions.described(uid, container)
+            except HamiError as error:
+                raise RefusedError(RefusalReason.NOT_PREPARED, str(error), code="UNAVAILABLE") from error
+            if gone:
+                self._observer.container_start(self._resource, RefusalReason.NOT_PREPARED)
+                raise RefusedError(RefusalReason.NOT_PREPARED, gone, hint="delete the pod, so that it gets another one")
 
     def assigned(
         self, held: Held, pod: PodView, container: ContainerView, devices: Mapping[str, DeviceFacts]
@@ -174,13 +232,13 @@ class Preparation:
                 )
                 raise self._refusals.failed(RefusalReason.UNHEALTHY_DEVICE, message, pod)
             shares.append(Share(grant=grant, device=device))
-        shares.sort(key=lambda share: (share.device.index, share.device.uuid))
+        shares.sort(key=lambda share: share.device.order)
         return Assignment(pod=pod, container=container, shares=tuple(shares))
 
     async def answer(self, assignment: Assignment) -> Answer:
         """What the container receives. Its directories and files are there when this returns."""
         try:
-            return await self._guard.ask("inject", partial(self._prepared, assignment))
+            return await self._answer(assignment)
         except RefusedError as refusal:
             failed = self._refusals.failed(
                 refusal.reason, refusal.message, assignment.pod, code=refusal.code, hint=refusal.hint
@@ -189,23 +247,40 @@ class Preparation:
         except (OSError, HamiError) as error:  # also a device that cannot be described, as its node has gone
             raise self.unprepared(assignment.pod, assignment.container, error) from error
 
+    async def _answer(self, assignment: Assignment) -> Answer:
+        """With the partitions that it needs, which are written down as its own before the kubelet hears of them."""
+        made = await self._partitions.prepared(assignment) if self._partitions else ()
+        answer = await self._guard.ask("inject", partial(self._prepared, assignment, made))
+        if self._partitions and made:
+            await self._partitions.handed_out(assignment)
+        return answer
+
     def unprepared(self, pod: PodView, container: ContainerView, error: OSError | HamiError) -> RefusedError:
         """The refusal for what this host could not do for a container."""
         message = f"the host could not be prepared for container {container.name} of pod {pod.key}: {error}"
         return self._refusals.failed(RefusalReason.NOT_PREPARED, message, pod)
 
-    def _prepared(self, assignment: Assignment) -> Answer:
+    def _prepared(self, assignment: Assignment, made: Sequence[Partition]) -> Answer:
         """On the vendor's thread: all that touches the host for one container."""
         node, host = self._family.node, self._host
+        if made and node.partitions:
+            injection = node.partitions.inject(assignment, made, host)
+            uuids = [one.uuid for one in made]
+            return self._laid_out(
+                injection, answered(node.delivery, assignment, injection.edits, ContainerEdits(), uuids)
+            )
         injection, described = node.inject(assignment, host), ContainerEdits()
         if Way.DEVICE_SPECS in node.delivery.ways:  # the answer itself carries what a runtime would find in CDI specs
             devices = (node.device_edits(share.device, host) for share in assignment.shares)
             described = node.shared_edits(host).merged(*devices)
-        answer = answered(node.delivery, assignment, injection.edits, described)
+        return self._laid_out(injection, answered(node.delivery, assignment, injection.edits, described))
+
+    def _laid_out(self, injection: Injection, answer: Answer) -> Answer:
+        host = self._host
         for directory in injection.directories:
-            make_shared_directory(host.writable(directory))
+            make_shared_directory(host.seen(directory))
         for path, text in injection.files.items():
-            write_shared(host.writable(path), text)
+            write_shared(host.seen(path), text)
         return answer
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from hami_plugin.allocation.identity import Held
-from hami_plugin.allocation.ledger import Key, Ledger
+from hami_plugin.allocation.identity import Held, Key
+from hami_plugin.allocation.ledger import Ledger
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.allocation.settlement import Settlement
 from hami_plugin.errors import HamiError, WireError
@@ -213,11 +213,24 @@ class Holdings(Protocol):
 
 
 class KubeletAccount:
-    """The last answer. Nobody asks a kubelet while nothing is handed out; ``deadline`` in seconds."""
+    """The last answer. Nobody asks a kubelet while nothing is handed out; ``deadline`` in seconds.
 
-    def __init__(self, holdings: Holdings, ledger: Ledger, *, deadline: float = 1.0) -> None:
+    ``lending`` are the resources of which the kubelet alone knows who has what.
+    """
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        ledger: Ledger,
+        *,
+        lending: Callable[[], Collection[str]] = tuple,
+        deadline: float = 1.0,
+    ) -> None:
+        self.lent: tuple[Held, ...] = ()
+        """What containers have of these resources."""
         self._holdings = holdings
         self._ledger = ledger
+        self._lending = lending
         self._deadline = deadline
         self._known: frozenset[tuple[object, ...]] | None = frozenset()
         self._asking = asyncio.Lock()
@@ -230,8 +243,9 @@ class KubeletAccount:
     async def refresh(self) -> None:
         """Ask anew, and wait for the answer at most until the deadline. Without one, nothing is confirmed or denied."""
         async with self._asking:
-            if not self._ledger.held:
-                self._known = frozenset()
+            lending = self._lending()
+            if not self._ledger.held and not lending:
+                self._known, self.lent = frozenset(), ()
                 return
             try:
                 async with asyncio.timeout(self._deadline):
@@ -239,6 +253,7 @@ class KubeletAccount:
             except (HamiError, TimeoutError):
                 self._known = None
                 return
+        self.lent = tuple(_lent(resource, one) for resource in lending for one in answer.get(resource, ()))
         self._known = frozenset(
             (resource, one.namespace, one.pod, one.container, one.ids)
             for resource, holders in answer.items()
@@ -253,3 +268,17 @@ class KubeletAccount:
         if self._known is None or held.init:
             return None
         return (held.resource, held.namespace, held.pod, held.container, held.ids) in self._known
+
+
+def _lent(resource: str, holder: Holder) -> Held:
+    """What a container has of a resource that no scheduler decides about. The kubelet does not tell the pod's UID."""
+    return Held(
+        uid=f"{holder.namespace}/{holder.pod}",
+        namespace=holder.namespace,
+        pod=holder.pod,
+        container=holder.container,
+        resource=resource,
+        ids=holder.ids,
+        grants=tuple(Grant(uuid=one, device_type="") for one in sorted(holder.ids)),
+        undecided=True,
+    )

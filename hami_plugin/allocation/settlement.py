@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from hami_plugin.aio import Backoff
@@ -147,12 +147,12 @@ class LockReaper:
 class Settlement:
     """One task for each pod with something to record. Level-triggered: it compares, patches, and compares again.
 
-    What is handed out within ``together`` seconds of one another is recorded together, up to ``MOST_PAUSES`` times as
+    What is handed out within ``together`` seconds of one another is recorded together, up to ``MAX_PAUSES`` times as
     long: the kubelet asks for a pod's containers one after the other, and its next question should not wait for our own
     writes.
     """
 
-    MOST_PAUSES = 5
+    MAX_PAUSES = 5
 
     def __init__(
         self,
@@ -165,6 +165,8 @@ class Settlement:
         together: float = 0.02,
     ) -> None:
         self.questions: Sequence[Question] = ()
+        self.recorders: Sequence[Callable[[PodView], Mapping[str, str]]] = ()
+        """Answer what else a pod's annotations are to say of what it has."""
         self._cluster = cluster
         self._pods = pods
         self._ledger = ledger
@@ -238,7 +240,7 @@ class Settlement:
 
     async def _pause(self, uid: str) -> None:
         """Until the kubelet asks no more for this pod's containers, or has done so for long enough."""
-        for _ in range(self.MOST_PAUSES):
+        for _ in range(self.MAX_PAUSES):
             self._again.discard(uid)
             await asyncio.sleep(self._together)
             if uid not in self._again:
@@ -246,12 +248,14 @@ class Settlement:
         self._again.discard(uid)
 
     async def _record(self, pod: PodView) -> None:
-        keys = [held.key for held in self._ledger.of_pod(pod.uid)]
+        keys = [held.key for held in self._ledger.held.of_pod(pod.uid)]
         wanted = record(pod, self.questions, self._ledger.held)
         failed = pod.uid in self.failed
         changes = dict(wanted.changes)
         if failed and not wanted.finished and pod.annotations.get(BIND_PHASE) not in (PHASE_FAILED, PHASE_SUCCESS):
             changes[BIND_PHASE] = PHASE_FAILED
+        for recorder in self.recorders:
+            changes |= {key: text for key, text in recorder(pod).items() if pod.annotations.get(key) != text}
         if changes:
             self._pods.patched(await self._cluster.patch_pod(pod, changes))
         self._ledger.settle(keys)

@@ -55,8 +55,11 @@ def described(options: Options, environment: Mapping[str, str]) -> Iterator[Desc
             continue
         finally:
             served.driver.close()
-        for family in served.vendor.families(served.settings):
-            spec, left_out = describe(family, [d for d in devices if d.family == family.device_type], host)
+        families = served.vendor.families(served.settings)
+        listed = {family.device_type for family in families}
+        for family in families:
+            own = [d for d in devices if d.family == family.device_type or d.family not in listed]
+            spec, left_out = describe(family, own, host)
             if spec.devices:
                 found += 1
                 yield Described(family=family, file=file_name(str(spec.kind)), spec=spec, problems=left_out, host=host)

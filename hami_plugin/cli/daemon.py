@@ -8,30 +8,18 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from hami_plugin import __version__
-from hami_plugin.cli.options import configuration_options
+from hami_plugin.cli.options import node_options
 
 
 @click.command(epilog="Example: hami-plugin run --node-name node-1 --config /etc/hami-plugin/config.yaml")
-@configuration_options
-@click.option("--node-name", help="This node's name in Kubernetes. [env: NODE_NAME]")
-@click.option(
-    "--kubelet-dir", type=click.Path(path_type=Path), help="Directory of kubelet.sock and of the daemon's sockets."
-)
-@click.option("--pod-resources-socket", type=click.Path(path_type=Path), help="The kubelet's PodResources socket.")
-@click.option(
-    "--kubeconfig", type=click.Path(path_type=Path), help="Default: $KUBECONFIG, or the pod's service account."
-)
-@click.option("--hook-path", type=click.Path(path_type=Path), help="HAMi's hook path on the host. [env: HOOK_PATH]")
-@click.option(
-    "--state-dir", type=click.Path(path_type=Path), help="Directory of the daemon's state: journal and device health."
-)
-@click.option("--http", metavar="HOST:PORT", help="Address of /healthz, /readyz and /metrics.  [default: 0.0.0.0:9394]")
+@node_options
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="[default: info]")
 @click.option("--log-format", type=click.Choice(["auto", "json", "console"]), help="[default: auto]")
 def run(kubeconfig: Path | None, **options: Any) -> None:
@@ -52,7 +40,7 @@ def run(kubeconfig: Path | None, **options: Any) -> None:
                 logger(__name__).warning("configuration", warning=warning)
             process = Process(
                 configuration=ready.configuration,
-                vendors=opened(ready, host),
+                vendors=partial(opened, ready, host),
                 kubeconfig=kubeconfig,
                 host=host,
                 version=__version__,

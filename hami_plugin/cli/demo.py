@@ -36,7 +36,8 @@ def demo(profile: str, *, everywhere: bool, as_json: bool, verbose: bool, keep: 
     The exit status is 1 if a step fails. SIGINT and SIGTERM end the demo and the daemon.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC's notes on closed connections would disturb the board
-    from hami_plugin.demo import Board, play, play_everywhere  # noqa: PLC0415
+    from hami_plugin.demo.board import Board  # noqa: PLC0415
+    from hami_plugin.demo.play import play, play_everywhere  # noqa: PLC0415
 
     board = None if as_json else Board(terminal(), verbose=verbose, animated=sys.stdout.isatty())
     playing = play_everywhere() if everywhere else play(profile, board=board, as_json=as_json, keep=keep, serve=serve)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,13 @@ from hami_plugin.errors import HamiError
 def discover(as_json: bool, list_profiles: bool, **options: Any) -> None:
     """Discover this machine's devices once, and print them."""
     from hami_plugin.cli.snapshot import discover_all  # noqa: PLC0415
-    from hami_plugin.render import DEVICE_RIGHT, device_rows, device_table, not_ready, snapshot_json  # noqa: PLC0415
+    from hami_plugin.render.tables import (  # noqa: PLC0415
+        DEVICE_RIGHT,
+        device_rows,
+        device_table,
+        not_ready,
+        snapshot_json,
+    )
     from hami_plugin.simulation.machines import machine_names  # noqa: PLC0415
 
     if list_profiles:
@@ -59,7 +65,8 @@ def discover(as_json: bool, list_profiles: bool, **options: Any) -> None:
 def topology(svg: Path | None, graph: Path | None, as_json: bool, **options: Any) -> None:
     """Print the links between devices, and the scores that schedulers read."""
     from hami_plugin.cli.snapshot import discover_all  # noqa: PLC0415
-    from hami_plugin.render import heat_map_svg, link_graph_svg, links_document, topology_matrix  # noqa: PLC0415
+    from hami_plugin.render.pictures import heat_map_svg, link_graph_svg  # noqa: PLC0415
+    from hami_plugin.render.tables import links_document, topology_matrix  # noqa: PLC0415
 
     title, documents = options["simulate"] or "this machine", []
     with warnings_only():
@@ -120,6 +127,13 @@ _TITLES = {
 }
 
 
+def _texts(fact: Mapping[str, Any], device_type: str, names: Mapping[str, Any]) -> Iterator[str]:
+    """What a filter is compared with: the vendor, its device type, and every name of it."""
+    yield from (fact["vendor"], fact["title"], device_type)
+    for value in names.values():
+        yield from (value,) if isinstance(value, str) else value
+
+
 def _filtered(facts: Iterable[dict[str, Any]], parts: Sequence[str]) -> list[dict[str, Any]]:
     """The vendors and device types that match all of ``parts``, ignoring case."""
     left = []
@@ -127,13 +141,7 @@ def _filtered(facts: Iterable[dict[str, Any]], parts: Sequence[str]) -> list[dic
         families = {
             device_type: names
             for device_type, names in fact["families"].items()
-            if all(
-                any(
-                    part.lower() in text.lower()
-                    for text in (fact["vendor"], fact["title"], device_type, *names.values())
-                )
-                for part in parts
-            )
+            if all(any(part.lower() in text.lower() for text in _texts(fact, device_type, names)) for part in parts)
         }
         if families:
             left.append({**fact, "families": families})

@@ -21,11 +21,17 @@ COMMANDS = {
     "cdi": "hami_plugin.cli.cdi",
     "demo": "hami_plugin.cli.demo",
     "discover": "hami_plugin.cli.devices",
-    "fit": "hami_plugin.cli.fit.command",
+    "doctor": "hami_plugin.cli.doctor",
+    "fit": "hami_plugin.cli.fit",
     "new-vendor": "hami_plugin.cli.new_vendor",
+    "node": "hami_plugin.cli.node",
+    "partitions": "hami_plugin.cli.partitions",
     "run": "hami_plugin.cli.daemon",
     "scheduler": "hami_plugin.cli.scheduler",
+    "support-bundle": "hami_plugin.cli.doctor",
+    "top": "hami_plugin.cli.top",
     "topology": "hami_plugin.cli.devices",
+    "values": "hami_plugin.cli.values",
     "vendors": "hami_plugin.cli.devices",
 }
 """The module of each command. Only the one that runs is imported."""

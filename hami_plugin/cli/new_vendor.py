@@ -46,12 +46,12 @@ def new_vendor(name: str, kind: str | None, to: Path | None) -> None:
     with tempfile.TemporaryDirectory(prefix="hami-plugin-new-vendor-") as folder:
         files = _rendered(name, kind)
         _write(Path(folder), files)
-        files[f"tests/vendors/golden/{name}.json"] = _discover(Path(folder), name)
+        files[f"tests/vendors/{name}/golden/discovered.json"] = _discover(Path(folder), name)
     _write(root, files)
     for path in files:
         click.echo(f"wrote {root / path}")
     click.echo(f"\nTry it:  {_python_path(root)}hami-plugin discover --simulate {name}-4")
-    click.echo(f"Test it: {_python_path(root)}python -m pytest {root}/tests/vendors/test_{name}.py")
+    click.echo(f"Test it: {_python_path(root)}python -m pytest {root}/tests/vendors/{name}/test_driver.py")
     click.echo("Then continue with docs/adding-a-vendor.md, 'What to change'.")
 
 
@@ -84,7 +84,7 @@ def _rendered(name: str, kind: str) -> dict[str, str]:
         f"vendors/{name}/__init__.py": templates / kind / "__init__.py.tmpl",
         f"vendors/{name}/simulation.py": templates / kind / "simulation.py.tmpl",
         f"vendors/{name}/profiles/{name}-4.yaml": templates / "profile.yaml.tmpl",
-        f"tests/vendors/test_{name}.py": templates / "test.py.tmpl",
+        f"tests/vendors/{name}/test_driver.py": templates / "test.py.tmpl",
     }
     return {path: Template(source.read_text(encoding="utf-8")).substitute(values) for path, source in sources.items()}
 

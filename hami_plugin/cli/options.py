@@ -40,6 +40,11 @@ def profile_names(_context: click.Context, _parameter: click.Parameter, incomple
     return [f"{before}{comma}{name}" for name in machine_names() if name.startswith(begun)]
 
 
+kubeconfig_option = click.option(
+    "--kubeconfig", type=click.Path(path_type=Path), help="Default: $KUBECONFIG, or the pod's service account."
+)
+
+
 def common_options(command: F) -> F:
     """The options for the files of the whole cluster."""
     path = click.Path(path_type=Path, dir_okay=False)
@@ -81,3 +86,22 @@ def configuration_options(command: F) -> F:
     for option in reversed(options):
         command = option(command)
     return common_options(command)
+
+
+def node_options(command: F) -> F:
+    """The options for a node's configuration, and for where the daemon finds its peers there."""
+    path = click.Path(path_type=Path)
+    options = (
+        click.option("--node-name", help="This node's name in Kubernetes. [env: NODE_NAME]"),
+        click.option("--kubelet-dir", type=path, help="Directory of kubelet.sock and of the daemon's sockets."),
+        click.option("--pod-resources-socket", type=path, help="The kubelet's PodResources socket."),
+        kubeconfig_option,
+        click.option("--hook-path", type=path, help="HAMi's hook path on the host. [env: HOOK_PATH]"),
+        click.option("--state-dir", type=path, help="Directory of the daemon's state: journal and device health."),
+        click.option(
+            "--http", metavar="HOST:PORT", help="Address of /healthz, /readyz and /metrics.  [default: 0.0.0.0:9394]"
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return configuration_options(command)

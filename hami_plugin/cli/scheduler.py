@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from hami_plugin import __version__
-from hami_plugin.cli.options import common_options
+from hami_plugin.cli.options import common_options, kubeconfig_option
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -30,9 +30,7 @@ Check whether it is ready, or why not:
 
 @click.command(epilog=EPILOG, short_help="Serve kube-scheduler (extender) and the API server (webhook).")
 @common_options
-@click.option(
-    "--kubeconfig", type=click.Path(path_type=Path), help="Default: $KUBECONFIG, or the pod's service account."
-)
+@kubeconfig_option
 @click.option(
     "--scheduler-name", help="Name of the scheduler that pods with devices are assigned to.  [default: hami-scheduler]"
 )

@@ -83,7 +83,7 @@ def snapshot_of(driver: Driver) -> Snapshot:
     discovery = driver.discover()
     devices = [_described(sighting) for sighting in discovery.sightings]
     return Snapshot(
-        devices=tuple(sorted(devices, key=lambda device: device.index)),
+        devices=tuple(sorted(devices, key=lambda device: device.order)),
         links=driver.links(),
         ready=True,
         reason="",

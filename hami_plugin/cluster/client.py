@@ -1,28 +1,51 @@
-"""The ``Cluster`` port: this node and its pods, at a real API server."""
+"""The two ``Cluster`` ports at a real API server: one node for its daemon, all nodes for a scheduler."""
 
 from __future__ import annotations
 
 import os
+import uuid
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 from urllib.parse import quote
 
 from hami_plugin.aio import Watched
 from hami_plugin.cluster.credentials import SERVICE_ACCOUNT, Credentials, find_credentials
-from hami_plugin.cluster.events import EventLog
 from hami_plugin.cluster.informer import Informer, ListWatch, WatchTiming
-from hami_plugin.cluster.replies import Call
-from hami_plugin.cluster.requests import ApiCalls
-from hami_plugin.errors import ConfigError
+from hami_plugin.cluster.requests import ApiCalls, Call
+from hami_plugin.errors import ClusterError, ConfigError
 from hami_plugin.model.ports import Annotations, NullObserver, Observer, PodFeed, Subject
-from hami_plugin.model.views import Feed, NodeView, PodView, node_view, pod_view
+from hami_plugin.model.views import (
+    Feed,
+    Json,
+    NodeView,
+    PodPatch,
+    PodView,
+    QuotaView,
+    brief_pod_view,
+    changed_pod_view,
+    node_view,
+    pod_view,
+    quota_view,
+)
 
-CONNECTIONS = 5
-"""Two watches, and three calls at a time. A node's pods are admitted one after the other, and so are their patches."""
+CONNECTIONS = 6
+"""Of a daemon: up to three watches, and three calls at a time. A node's pods are admitted one after the other, as are
+their patches.
+"""
+WIDE_CONNECTIONS = 64
+"""Of a scheduler. Three watches; all others are for pods that are bound at the same time."""
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
+QUOTAS = "/api/v1/resourcequotas"
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+LIVING = "status.phase!=Succeeded,status.phase!=Failed"
+
+T = TypeVar("T")
 
 
 def node_path(name: str) -> str:
@@ -33,6 +56,102 @@ def node_path(name: str) -> str:
 def pod_path(namespace: str, name: str) -> str:
     """One pod."""
     return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
+
+
+def slice_path(name: str) -> str:
+    """One ResourceSlice."""
+    return f"{SLICES}/{quote(name, safe='')}"
+
+
+def claim_path(namespace: str, name: str) -> str:
+    """One ResourceClaim."""
+    return f"/apis/resource.k8s.io/v1/namespaces/{quote(namespace, safe='')}/resourceclaims/{quote(name, safe='')}"
+
+
+COMPONENT = "hami-plugin"
+REMEMBERED = 256
+MESSAGE_BYTES = 1024
+NAME_CHARACTERS = 220  # 253 less a dot and 32 hexadecimal digits
+
+Key = tuple[Subject, str, str, bool]
+
+
+def now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class EventLog:
+    """Writes core/v1 Events in the name of a component, which runs on ``host``: a node, or a pod of its own."""
+
+    def __init__(self, calls: ApiCalls, host: str, clock: Callable[[], str] = now, component: str = COMPONENT) -> None:
+        self._calls = calls
+        self._host = host
+        self._component = component
+        self._clock = clock
+        self._written: OrderedDict[Key, tuple[str, int]] = OrderedDict()
+
+    async def write(self, subject: Subject, *, reason: str, message: str, warning: bool) -> None:
+        """The same fact about the same object counts up one Event, as long as it still exists there."""
+        message = message.encode()[:MESSAGE_BYTES].decode(errors="ignore")
+        key = (subject, reason, message, warning)
+        known = self._written.pop(key, None)
+        if known is not None:
+            try:
+                self._remember(key, await self._repeat(subject, *known))
+            except ClusterError as error:
+                if not error.not_found:
+                    self._remember(key, known)
+                    raise
+            else:
+                return
+        self._remember(key, await self._create(subject, reason, message, warning=warning))
+
+    async def _repeat(self, subject: Subject, name: str, count: int) -> tuple[str, int]:
+        body = {"count": count + 1, "lastTimestamp": self._clock()}
+        path = f"{_collection(subject)}/{quote(name, safe='')}"
+        await self._calls.json(Call(verb="patch", kind="events", path=path, name=name, body=body))
+        return name, count + 1
+
+    async def _create(self, subject: Subject, reason: str, message: str, *, warning: bool) -> tuple[str, int]:
+        name = f"{subject.name[:NAME_CHARACTERS].rstrip('.-')}.{uuid.uuid4().hex}"
+        at = self._clock()
+        body = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": _namespace(subject)},
+            "involvedObject": {
+                "apiVersion": "v1",
+                "kind": subject.kind,
+                "name": subject.name,
+                **({"namespace": subject.namespace} if subject.namespace else {}),
+                **({"uid": subject.uid} if subject.uid else {}),
+            },
+            "type": "Warning" if warning else "Normal",
+            "reason": reason,
+            "message": message,
+            "source": {"component": self._component, "host": self._host},
+            "reportingComponent": self._component,
+            "reportingInstance": self._host,
+            "firstTimestamp": at,
+            "lastTimestamp": at,
+            "count": 1,
+        }
+        about = f"{reason} for {subject.kind} {subject.name}"
+        await self._calls.json(Call(verb="create", kind="events", path=_collection(subject), name=about, body=body))
+        return name, 1
+
+    def _remember(self, key: Key, written: tuple[str, int]) -> None:
+        self._written[key] = written
+        if len(self._written) > REMEMBERED:
+            self._written.popitem(last=False)
+
+
+def _namespace(subject: Subject) -> str:
+    return subject.namespace or "default"
+
+
+def _collection(subject: Subject) -> str:
+    return f"/api/v1/namespaces/{quote(_namespace(subject), safe='')}/events"
 
 
 class ApiServer:
@@ -99,8 +218,106 @@ class ApiServer:
         )
         await Informer(self._calls, topic, self._timing).run()
 
+    async def follow_slices(self, feed: Feed[T], view: Callable[[Json], T]) -> NoReturn:
+        """Deliver the ResourceSlices of this node, of all drivers."""
+        topic = ListWatch(
+            kind="resourceslices", path=SLICES, selector=f"spec.nodeName={self._node}", view=view, feed=feed
+        )
+        await Informer(self._calls, topic, self._timing).run()
+
+    async def create_slice(self, document: Json) -> Json:
+        name = str(document["metadata"]["name"])
+        return await self._calls.json(Call(verb="create", kind="resourceslices", path=SLICES, name=name, body=document))
+
+    async def update_slice(self, document: Json) -> Json:
+        """Replace the ResourceSlice of that name and version."""
+        name = str(document["metadata"]["name"])
+        return await self._calls.json(
+            Call(verb="update", kind="resourceslices", path=slice_path(name), name=name, body=document)
+        )
+
+    async def delete_slice(self, name: str, *, uid: str) -> None:
+        """Delete the ResourceSlice, if it still has this UID."""
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
+        await self._calls.json(Call(verb="delete", kind="resourceslices", path=slice_path(name), name=name, body=body))
+
+    async def get_claim(self, namespace: str, name: str) -> Json:
+        """A ResourceClaim as it is."""
+        call = Call(verb="get", kind="resourceclaims", path=claim_path(namespace, name), name=f"{namespace}/{name}")
+        return await self._calls.json(call)
+
     def _node_call(self, verb: str, body: Mapping[str, object] | None = None) -> Call:
         return Call(verb=verb, kind="nodes", path=node_path(self._node), name=self._node, body=body)
+
+
+class WholeCluster:
+    """Implements ``hami_plugin.scheduler.extender.ports.Cluster``. Made by ``connect_wide``."""
+
+    def __init__(self, calls: ApiCalls, timing: WatchTiming, events: EventLog) -> None:
+        self._calls = calls
+        self._timing = timing
+        self._events = events
+
+    @property
+    def reachable(self) -> Watched[str]:
+        return self._calls.health.problem
+
+    async def get_pod(self, namespace: str, name: str) -> PodView | None:
+        call = Call(verb="get", kind="pods", path=pod_path(namespace, name), name=f"{namespace}/{name}")
+        return await self._found(call, brief_pod_view)
+
+    async def get_node(self, name: str) -> NodeView | None:
+        return await self._found(Call(verb="get", kind="nodes", path=node_path(name), name=name), node_view)
+
+    async def patch_pod(self, pod: PodView, changes: PodPatch) -> PodView:
+        labels = {"labels": dict(changes.labels)} if changes.labels else {}
+        body = {"metadata": {**_present(pod), "annotations": dict(changes.annotations), **labels}}
+        call = Call(verb="patch", kind="pods", path=pod_path(pod.namespace, pod.name), name=pod.key, body=body)
+        return await self._calls.object(call, partial(changed_pod_view, pod))
+
+    async def patch_node(self, name: str, annotations: Annotations, *, resource_version: str) -> NodeView:
+        body = {"metadata": {"annotations": dict(annotations), "resourceVersion": resource_version}}
+        call = Call(verb="patch", kind="nodes", path=node_path(name), name=name, body=body)
+        return await self._calls.object(call, node_view)
+
+    async def bind(self, pod: PodView, node: str) -> None:
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": pod.name, "namespace": pod.namespace, **_present(pod)},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        path = f"{pod_path(pod.namespace, pod.name)}/binding"
+        await self._calls.json(Call(verb="create", kind="pods/binding", path=path, name=pod.key, body=body))
+
+    async def create_event(self, subject: Subject, *, reason: str, message: str, warning: bool) -> None:
+        await self._events.write(subject, reason=reason, message=message, warning=warning)
+
+    async def follow_pods(self, feed: Feed[PodView]) -> NoReturn:
+        # A list from before our own last decisions would give their shares away again after a restart.
+        topic = ListWatch(kind="pods", path=PODS, selector=LIVING, view=brief_pod_view, feed=feed, present=True)
+        await Informer(self._calls, topic, self._timing).run()
+
+    async def follow_nodes(self, feed: Feed[NodeView]) -> NoReturn:
+        await Informer(self._calls, ListWatch(kind="nodes", path=NODES, view=node_view, feed=feed), self._timing).run()
+
+    async def follow_quotas(self, feed: Feed[QuotaView]) -> NoReturn:
+        topic = ListWatch(kind="resourcequotas", path=QUOTAS, view=quota_view, feed=feed)
+        await Informer(self._calls, topic, self._timing).run()
+
+    async def _found(self, call: Call, view: Callable[[Json], T]) -> T | None:
+        try:
+            return await self._calls.object(call, view)
+        except ClusterError as error:
+            if error.not_found:
+                return None
+            raise
+
+
+def _present(pod: PodView) -> dict[str, str]:
+    """What the pod must still be for a change of it to be taken. A view without a version asks for its UID alone."""
+    version = {"resourceVersion": pod.resource_version} if pod.resource_version else {}
+    return {"uid": pod.uid, **version}
 
 
 @asynccontextmanager
@@ -118,6 +335,27 @@ async def connect(
     credentials = await find_credentials(kubeconfig, environ, service_account)
     async with calling(credentials, observer or NullObserver(), timing.deadline, CONNECTIONS) as calls:
         yield ApiServer(node, calls, timing)
+
+
+@asynccontextmanager
+async def connect_wide(
+    name: str,
+    *,
+    host: str = "",
+    kubeconfig: Path | None = None,
+    observer: Observer | None = None,
+    timing: WatchTiming | None = None,
+    environ: Mapping[str, str] = os.environ,
+    service_account: Path = SERVICE_ACCOUNT,
+) -> AsyncIterator[WholeCluster]:
+    """The API server as the scheduler ``name`` sees it, which is the source of its Events. Sends nothing yet.
+
+    ``ConfigError`` without usable credentials.
+    """
+    timing = timing or WatchTiming()
+    credentials = await find_credentials(kubeconfig, environ, service_account)
+    async with calling(credentials, observer or NullObserver(), timing.deadline, WIDE_CONNECTIONS) as calls:
+        yield WholeCluster(calls, timing, EventLog(calls, host, component=name))
 
 
 @asynccontextmanager

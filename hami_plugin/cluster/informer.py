@@ -13,16 +13,15 @@ from http import HTTPStatus
 from typing import Any, Generic, NoReturn, TypeVar
 
 from hami_plugin.aio import Backoff
-from hami_plugin.cluster.replies import Call, message_text, named, read
-from hami_plugin.cluster.requests import ApiCalls, ListPace, TooLongError
+from hami_plugin.cluster.requests import ApiCalls, Call, ListPace, TooLongError, message_text, named, read
 from hami_plugin.errors import ClusterError
 from hami_plugin.log import logger
 from hami_plugin.model.views import Feed, Json, anonymous, misshapen
 
-LONGEST = 16 * 2**20  # etcd holds 1.5 MiB an object; JSON may be several times longer than what etcd holds
+MAX_LINE_BYTES = 16 * 2**20  # etcd holds 1.5 MiB an object; JSON may be several times longer than what etcd holds
 
 
-async def lines(chunks: AsyncIterable[bytes], longest: int = LONGEST) -> AsyncGenerator[bytes, None]:
+async def lines(chunks: AsyncIterable[bytes], longest: int = MAX_LINE_BYTES) -> AsyncGenerator[bytes, None]:
     """Split at line feeds. A last piece without one is yielded too: only its parser can tell whether it is complete."""
     pending = bytearray()
     async for chunk in chunks:

@@ -1,24 +1,27 @@
-"""Requests to the API server: credentials, deadline, Retry-After, and the observed outcome."""
+"""Requests to the API server, and their responses as JSON or as a ``ClusterError``.
+
+Each has credentials, a deadline, heeds Retry-After, and its outcome is observed.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from hami_plugin.aio import Watched
-from hami_plugin.cluster.access import Access, without_system_authorities
-from hami_plugin.cluster.credentials import Credentials, stamp
-from hami_plugin.cluster.replies import Call, Reading, decoded, refused, retry_after, unanswered
+from hami_plugin.cluster.credentials import Access, Credentials, stamp, without_system_authorities
 from hami_plugin.errors import ClusterError
 from hami_plugin.log import logger
 from hami_plugin.model.ports import Observer
@@ -26,6 +29,222 @@ from hami_plugin.model.views import Json, anonymous, misshapen
 
 with without_system_authorities():
     import aiohttp
+
+MAX_DEPTH = 100
+"""Levels of nesting. A pod needs about a dozen, its managedFields a few more."""
+MAX_DIGITS = 40
+
+_TOO_DEEP = "-Infinity"
+"""A constant that Python's parser passes to a function, and that no JSON has."""
+_BRACKETS = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
+"""Brackets, and whole strings: possessive, so that an unbalanced quote does not cause backtracking."""
+
+_TERMINATED = "because it is being terminated"
+"""The message of an API server that refuses objects in a namespace that is being deleted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """Parsed JSON. ``truncated`` names objects that were read only in part, and ``why`` is the first reason."""
+
+    value: Any
+    truncated: Sequence[str] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request. ``verb`` and ``kind`` are those of RBAC; ``name`` is for messages."""
+
+    verb: str
+    kind: str
+    path: str
+    name: str = ""
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: Mapping[str, Any] | None = None
+
+    @property
+    def method(self) -> str:
+        return {"create": "POST", "patch": "PATCH", "update": "PUT", "delete": "DELETE"}.get(self.verb, "GET")
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.kind} {self.name}".rstrip()
+
+
+async def read(body: bytes) -> Reading:
+    """Parse JSON of any depth. ``ValueError`` for anything else.
+
+    A pod's author can hide a tree of any depth in its ``managedFields``. Values that are nested too deeply, and numbers
+    with too many digits, are left out, so that all other objects can be read. Invalid UTF-8 is replaced. This takes
+    several times as long, and so runs beside the event loop.
+    """
+    try:
+        return Reading(value=json.loads(body))
+    except RecursionError:
+        why = f"it is nested more than {MAX_DEPTH} levels deep"
+    except ValueError as error:
+        why = str(error)
+    return await asyncio.to_thread(_Lenient(why).read, body)
+
+
+class _Lenient:
+    """Parses JSON that Python's parser alone refuses."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+        self._left_out = False
+        self._truncated: list[str] = []
+
+    def read(self, body: bytes) -> Reading:
+        text = body.decode("utf-8", "replace")
+        self._left_out = "\ufffd" in text and not _is_utf8(body)
+        value = json.loads(
+            _without_depths(text), parse_constant=self._constant, parse_int=self._number, object_hook=self._object
+        )
+        if self._left_out:
+            self._truncated.append("")
+        return Reading(value=value, truncated=self._truncated, why=self._why)
+
+    def _constant(self, name: str) -> float | None:
+        if name == _TOO_DEEP:
+            self._left_out = True
+            return None
+        return float(name.lower())
+
+    def _number(self, digits: str) -> int | None:
+        if len(digits) <= MAX_DIGITS:
+            return int(digits)
+        self._left_out = True
+        return None
+
+    def _object(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Objects are parsed from the inside out: the first with a name around a gap is the truncated one."""
+        if self._left_out and (name := named(found)):
+            self._left_out = False
+            self._truncated.append(name)
+        return found
+
+
+def _without_depths(text: str) -> str:
+    """The text with a constant in place of values that are nested too deeply."""
+    kept: list[str] = []
+    depth, start = 0, 0
+    for match in _BRACKETS.finditer(text):
+        bracket = match[0]
+        if bracket in "[{":
+            depth += 1
+            if depth == MAX_DEPTH + 1:
+                kept.append(text[start : match.start()])
+        elif bracket in "]}":
+            if depth == MAX_DEPTH + 1:
+                kept.append(_TOO_DEEP)
+                start = match.end()
+            depth -= 1
+    if depth:
+        raise ValueError(f"{abs(depth)} brackets are unbalanced")
+    return "".join((*kept, text[start:]))
+
+
+def _is_utf8(body: bytes) -> bool:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def named(item: object) -> str:
+    """An object's namespace and name, as far as it has them."""
+    meta = item.get("metadata") if isinstance(item, dict) else None
+    if not isinstance(meta, dict):
+        return ""
+    return "/".join(part[:253] for key in ("namespace", "name") if isinstance(part := meta.get(key), str) and part)
+
+
+async def decoded(call: Call, body: bytes) -> Reading:
+    """Parse a JSON object. ``ClusterError`` if the body is truncated or anything else."""
+    try:
+        found = await read(body)
+    except ValueError as error:
+        raise _unreadable(call, body) from error
+    if not isinstance(found.value, dict):
+        raise _unreadable(call, body)
+    return found
+
+
+async def refused(call: Call, status: int, body: bytes, retry_after: float | None = None) -> ClusterError:
+    """The error for a failed request, with the server's own message."""
+    message = await _message(body)
+    if call.verb == "patch" and status == HTTPStatus.UNPROCESSABLE_ENTITY and "metadata.uid" in message:
+        # A patch that names another UID changes an immutable field: 422 from some servers, 409 from others.
+        status = HTTPStatus.CONFLICT
+    if call.verb == "create" and status == HTTPStatus.FORBIDDEN and _TERMINATED in message:
+        # No permission is missing: the namespace is going away.
+        status = HTTPStatus.GONE
+    detail = f": {message}" if message else ""
+    return ClusterError(
+        f"{call}: {status} {_phrase(status)}{detail}",
+        status=status,
+        retry_after=retry_after,
+        hint=_hint(call, status, retry_after),
+    )
+
+
+def unanswered(call: Call, why: object) -> ClusterError:
+    """The error for a request without a response."""
+    return ClusterError(
+        f"{call}: no answer from the API server: {why}",
+        hint="it is retried; if it persists, check the network between this node and the API server",
+    )
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """The Retry-After header in seconds. A date is ignored, since it would compare two machines' clocks."""
+    try:
+        seconds = float(headers.get("Retry-After", ""))
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds < float("inf") else None
+
+
+def _unreadable(call: Call, body: bytes) -> ClusterError:
+    return ClusterError(
+        f"{call}: the response is not a JSON object ({len(body)} bytes, starting with {bytes(body[:40])!r})",
+        hint="it is retried; a proxy in front of the API server may truncate or replace responses",
+    )
+
+
+async def _message(body: bytes) -> str:
+    try:
+        status = (await read(body)).value
+    except ValueError:
+        return body[:200].decode("utf-8", "replace").strip()
+    return message_text(status.get("message")) if isinstance(status, dict) else ""
+
+
+def message_text(message: object) -> str:
+    """A message of an API server, cut to a readable length; empty if it is not text."""
+    return message[:500] if isinstance(message, str) else ""
+
+
+def _phrase(status: int) -> str:
+    return HTTPStatus(status).phrase if status in HTTPStatus.__members__.values() else ""
+
+
+def _hint(call: Call, status: int, wait: float | None) -> str:
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return "the API server has an internal problem; it is retried"
+    too_large = "the same body will be refused again; correct or shorten the field in the message"
+    remedies: dict[int, str] = {
+        HTTPStatus.UNAUTHORIZED: "check that the service account exists and that its token is mounted and not expired",
+        HTTPStatus.FORBIDDEN: f'allow verb "{call.verb}" on "{call.kind}" in the ClusterRole of our service account',
+        HTTPStatus.CONFLICT: "the object was changed or replaced; read it again before the next attempt",
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE: too_large,
+        HTTPStatus.UNPROCESSABLE_ENTITY: too_large,
+        HTTPStatus.TOO_MANY_REQUESTS: f"the API server is busy; writes wait {wait or 1:g} s",
+    }
+    return remedies.get(status, "")
+
 
 RETRY_AFTER_CAP = 120.0
 
@@ -73,7 +292,7 @@ class ListPace:
 
 RENEW_INTERVAL_S = 10.0
 """The minimum time between two clients that replace one whose certificate was refused."""
-LONGEST_CERTIFICATES = 2**20
+MAX_CERTIFICATE_BYTES = 2**20
 """Bytes of a file that are compared with those before."""
 READ_BYTES = 2**16
 """Read buffer of a connection. The library's default would be a megabyte for each watch."""
@@ -225,9 +444,9 @@ class Clients:
         await client.close()
 
     def _stamped(self) -> Fingerprint:
-        """What changes whenever a file is written."""
+        """What changes whenever a file is written, or read as another access."""
         access = self._credentials.access
-        return (*access.connected_by, *(stamp(path) for path in access.files))
+        return (access, *(stamp(path) for path in access.files))
 
     def _fingerprint(self) -> Fingerprint:
         """What a client is made of. With each token, about hourly, the kubelet writes the authority's file anew as it
@@ -246,7 +465,7 @@ def _content(path: Path) -> bytes | None:
     """None for a file that cannot be read."""
     try:
         with path.open("rb") as file:
-            return file.read(LONGEST_CERTIFICATES)
+            return file.read(MAX_CERTIFICATE_BYTES)
     except OSError:
         return None
 
@@ -297,13 +516,15 @@ class Reachability:
 
     def received(self) -> None:
         """Bytes arrived on an open watch."""
-        self._failure = ""
-        self._publish()
+        if self._failure:
+            self._failure = ""
+            self._publish()
 
     def succeeded(self, call: Call) -> None:
-        self._failure = self._unauthorized = ""
-        self._forbidden.pop((call.verb, call.kind), None)
-        self._publish()
+        if self._failure or self._unauthorized or self._forbidden:
+            self._failure = self._unauthorized = ""
+            self._forbidden.pop((call.verb, call.kind), None)
+            self._publish()
 
     def failed(self, call: Call, error: ClusterError) -> None:
         match error.status:
@@ -330,7 +551,7 @@ _LOST = (aiohttp.ClientError, OSError, TimeoutError)
 
 _BEFORE_SENDING = (aiohttp.ClientConnectorError, aiohttp.ClientConnectorCertificateError)
 
-LONGEST_ANSWER = 64 * 2**20
+MAX_RESPONSE_BYTES = 64 * 2**20
 """Bytes. A page of 500 usual pods has about 10 MiB."""
 
 T = TypeVar("T")
@@ -361,10 +582,11 @@ class ApiCalls:
         async def read(_: Client, response: aiohttp.ClientResponse) -> Reading:
             return await decoded(call, await _body(call, response))
 
-        if call.writes:
+        if call.method != "GET":
             await self._pass_gate(call)
         reading = await self._ask(call, aiohttp.ClientTimeout(total=None), read)
-        self.report_truncated(call.kind, reading)
+        if reading.truncated:
+            self.report_truncated(call.kind, reading)
         found: dict[str, Any] = reading.value
         return found
 
@@ -417,7 +639,8 @@ class ApiCalls:
         try:
             async with asyncio.timeout(self._deadline):
                 client, response = await self._send(call, timeout)
-                await self._accepted(call, response)
+                if not response.ok:
+                    await self._refuse(call, response)
                 result = await read(client, response)
             outcome = str(response.status)
         except ClusterError as error:
@@ -469,10 +692,8 @@ class ApiCalls:
         path = f"{call.path}{query}"
         return client, await client.request(call.method, path, headers=headers, body=call.body, timeout=timeout)
 
-    async def _accepted(self, call: Call, response: aiohttp.ClientResponse) -> None:
-        """``ClusterError`` unless the response is a success."""
-        if response.ok:
-            return
+    async def _refuse(self, call: Call, response: aiohttp.ClientResponse) -> NoReturn:
+        """Raise what a response says that is no success. Writers wait for as long as it asks."""
         wait = retry_after(response.headers)
         if wait is None and response.status == HTTPStatus.TOO_MANY_REQUESTS:
             wait = 1.0
@@ -494,14 +715,14 @@ class ApiCalls:
 
 
 async def _body(call: Call, response: aiohttp.ClientResponse) -> bytes:
-    """The whole response. ``TooLongError`` beyond ``LONGEST_ANSWER``."""
+    """The whole response. ``TooLongError`` beyond ``MAX_RESPONSE_BYTES``."""
     parts, length = [], 0
     async for chunk in response.content.iter_any():
         length += len(chunk)
-        if length > LONGEST_ANSWER:
+        if length > MAX_RESPONSE_BYTES:
             response.close()
             raise TooLongError(
-                f"{call}: the response is longer than {LONGEST_ANSWER} bytes",
+                f"{call}: the response is longer than {MAX_RESPONSE_BYTES} bytes",
                 status=response.status,
                 hint="lists are retried with smaller pages",
             )

@@ -96,7 +96,11 @@ class Document:
 
 def read_yaml(path: Path) -> Document:
     """Read one YAML document. Duplicate keys, several documents and foreign tags are errors; an empty file is None."""
-    text = read_text(path)
+    return parse_yaml(read_text(path), path)
+
+
+def parse_yaml(text: str, path: Path) -> Document:
+    """The document in ``text``. Errors name ``path``."""
     try:
         loader = _Loader(text)
         root = loader.get_single_node()

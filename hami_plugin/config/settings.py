@@ -277,6 +277,16 @@ class Settings(Section):
     rescan_seconds: Seconds = Field(
         30.0, alias="rescanSeconds", description="Interval of device discovery while all devices are healthy."
     )
+    usage_seconds: Annotated[float, Field(ge=0, le=3600)] = Field(
+        5.0,
+        alias="usageSeconds",
+        description="Interval of reading what containers use of their devices. 0: never.",
+    )
+    hami_metrics: bool = Field(
+        False,
+        alias="hamiMetrics",
+        description="Also export containers' usage under the names of HAMi's monitor (2.10), for its dashboards.",
+    )
     topology_scores: bool = Field(
         True, alias="topologyScores", description="Publish the topology scores of device pairs on the node."
     )

@@ -120,6 +120,12 @@ class ServedSettings(VendorSettings):
         "node's container runtime.",
     )
     cdi: CdiSettings = Field(default_factory=CdiSettings, description="CDI names and specs.")
+    front_end: Literal["device-plugin", "dra"] = Field(
+        "device-plugin",
+        alias="frontEnd",
+        description="How pods get the vendor's devices: as resources that the kubelet counts, or by ResourceClaims "
+        "(Dynamic Resource Allocation, Kubernetes 1.34). See docs/dra.md.",
+    )
     isolated: bool | None = Field(
         None,
         description="Run the vendor's driver in its own process, so that a crash does not end the daemon. "

@@ -1,4 +1,7 @@
-"""The composition root: from a configuration to one running daemon. The only place that knows all the others."""
+"""The composition root: from a configuration to one running daemon. The only place that knows all the others.
+
+A ``Daemon`` serves the node once. A process makes another one when it gets the node back from a successor that failed.
+"""
 
 from __future__ import annotations
 
@@ -6,43 +9,50 @@ import asyncio
 import gc
 import signal
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
-from hami_plugin.aio import happened
+from hami_plugin.aio import holds
 from hami_plugin.allocation.capacity import AS_HAMI, EXACTLY, AllocationRules, NodeState
+from hami_plugin.allocation.identity import Held
 from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.allocation.recovery import KubeletAccount, Recovery
 from hami_plugin.allocation.settlement import LockReaper, Settlement, lock_age
 from hami_plugin.cluster.client import ApiServer, connect
 from hami_plugin.config.load import Configuration
-from hami_plugin.daemon.build import VendorBuilder, build
+from hami_plugin.daemon.dra import DraNode
+from hami_plugin.daemon.serving import VendorBuilder, build
 from hami_plugin.daemon.startup import Served, report_handover, report_unlimited, tidy_specs
+from hami_plugin.daemon.takeover import SERVE_S, Claim, Peer
+from hami_plugin.dra.prepared import PreparedClaims
+from hami_plugin.dra.publisher import NodeSlices
+from hami_plugin.dra.slices import slice_view
 from hami_plugin.errors import HamiError
-from hami_plugin.host.files import StateLock
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.host.threads import WorkThread
 from hami_plugin.inventory.health_file import HealthMemory
-from hami_plugin.kubelet.checkpoint import CheckpointFile
 from hami_plugin.kubelet.endpoint import PluginDirectory
-from hami_plugin.kubelet.podresources import PodResourcesClient
+from hami_plugin.kubelet.holders import CheckpointFile, PodResourcesClient
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.log import logger
 from hami_plugin.model.views import PodView
 from hami_plugin.node_status.annotations import Style
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.node_status.occupancy import occupied
+from hami_plugin.node_status.occupancy import Occupied, occupied
 from hami_plugin.node_status.registration import LiveNode, Registration
+from hami_plugin.node_status.usage import Pods, UsageReader, usage_document
+from hami_plugin.partitions.manager import partitions_document
 from hami_plugin.telemetry.connections import raise_descriptor_limit
 from hami_plugin.telemetry.http import TelemetryServer
-from hami_plugin.telemetry.metrics import Condition, Devices, Metrics
+from hami_plugin.telemetry.metrics import Condition, Cut, Devices, HamiUsage, Metrics, Usage
 
 log = logger(__name__)
 
@@ -51,14 +61,23 @@ STUCK_AFTER_S = 60.0
 STATE_CHECK_S = 5.0
 FLUSH_S = 2.0
 """How long the end waits for the disk to take the last entries."""
+DRAIN_S = 10.0
+"""How long a successor may wait for the kubelet's calls that this process is answering."""
+SETTLE_S = 1.0
+"""How long it may wait for the API server to take what was handed out."""
+REGISTER_S = 30.0
+"""How long a predecessor streams on for a resource that the kubelet does not take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """What differs per process. ``hook_view`` is where this process sees the host's hook directory."""
+    """What differs per process. ``hook_view`` is where this process sees the host's hook directory.
+
+    ``vendors`` opens the vendors' drivers, each time anew.
+    """
 
     configuration: Configuration
-    vendors: tuple[Served, ...]
+    vendors: Callable[[], tuple[Served, ...]]
     kubeconfig: Path | None = None
     host: HostPaths = field(default_factory=HostPaths)
     version: str = ""
@@ -66,94 +85,214 @@ class Process:
 
 
 class Daemon:
-    """All objects of one daemon, wired. ``run`` returns after a signal, and raises when a part fails unexpectedly."""
+    """All objects of one daemon, wired. ``run`` raises when a part fails unexpectedly.
 
-    def __init__(self, process: Process, cluster: ApiServer, metrics: Metrics) -> None:
+    ``predecessor`` is the process's own former daemon, whose streams are still open.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        cluster: ApiServer,
+        metrics: Metrics,
+        claim: Claim,
+        *,
+        predecessor: Daemon | None = None,
+    ) -> None:
         settings = process.configuration.settings
         self._settings = settings
-        self._state_lock = StateLock(settings.state_dir)
+        self._claim = claim
+        self._predecessor = predecessor
         self._cluster = cluster
         self._node = LiveNode()
         self._pods = PodTable(self._pod_gone, first=self._first_pods)
         self._journal = JournalWriter(Journal(settings.state_dir / "journal"))
         self._ledger = Ledger(self._journal)
-        self._memory = HealthMemory(settings.state_dir / "health.json", _boot_id(process.host.proc))
+        self._claims_journal = JournalWriter(Journal(settings.state_dir / "claims"))
+        self._claims, self._slices = PreparedClaims(self._claims_journal), NodeSlices()
+        self._memory = HealthMemory(settings.state_dir / "health.json", _boot_id(process.host.proc), reading_only=True)
         self._state_thread, self._unclaimed = WorkThread("state directory"), ""
         self._events = EventRecorder(cluster, settings.node_name)
         self._settlement = Settlement(cluster, pods=self._pods, ledger=self._ledger, node=self._node)
-        self.account = KubeletAccount(PodResourcesClient(settings.pod_resources_socket), self._ledger)
+        self._holdings = PodResourcesClient(settings.pod_resources_socket)
+        self.account = KubeletAccount(self._holdings, self._ledger, lending=lambda: self._serving.lending)
         self._checkpoint = CheckpointFile(settings.kubelet_dir)
-        self._vendors = process.vendors
-        self._serving = build(
-            process.vendors,
-            VendorBuilder(
-                settings=settings,
-                node=NodeState(
-                    rules=AllocationRules(
-                        node=settings.node_name,
-                        wait=settings.decision_wait_seconds,
-                        serve_unannotated=settings.unannotated_pods == "serve",
-                        counted=COUNTED[settings.overcommit_check],
-                    ),
-                    pods=self._pods,
-                    ledger=self._ledger,
-                    settlement=self._settlement,
-                    checkpoint=self._checkpoint,
-                    events=self._events,
-                    host=HostFiles(paths=process.host),
-                    observer=metrics,
-                    outdated=lambda: cluster.pods_outdated,
-                    refresh=cluster.refresh_pods,
-                ),
-                memory=self._memory,
-                watch=DirectoryWatch(settings.kubelet_dir),
-                directory=PluginDirectory(started=self._pods.by_creation),
-                metrics=metrics,
-            ),
-        )
-        self._settlement.questions = [one.plugin.question for one in self._serving.resources]
+        self._directory = PluginDirectory(started=self._pods.by_creation)
+        self._vendors = process.vendors()
+        self._serving = build(self._vendors, self._builder(process.host, metrics))
+        self._settlement.questions = self._serving.questions
+        self._settlement.recorders = [one.names for one in self._serving.partitions]
         self._reaper = LockReaper(
             cluster, pods=self._pods, node=self._node, ledger=self._ledger, questions=self._settlement.questions
         )
         self._registration = Registration(
             cluster,
-            self._serving.sources,
+            self._serving.announced,
             node=self._node,
             events=self._events,
             style=Style(legacy=settings.register_format == "legacy", scores=settings.topology_scores),
             now=lambda: datetime.now(tz=UTC).astimezone(),
             taken=lambda: {grant.uuid for held in self._ledger.held.values() for grant in held.grants},
         )
+        self._usage = UsageReader(
+            self._serving.sources if settings.usage_seconds else [],
+            Pods(held=lambda: (*self._ledger.held.values(), *self._claims.held()), known=self._known_pods),
+            host=HostFiles(paths=process.host),
+            interval=settings.usage_seconds,
+        )
         self._recovery = Recovery(
             ledger=self._ledger, pods=self._pods, settlement=self._settlement, checkpoint=self._checkpoint
         )
-        self._blocked = "starting"
+        self._claimed = False
+        self._closing: asyncio.Task[None] | None = None
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Serve until ``stop``."""
-        await self._claim_state(stop)
-        if stop.is_set():
-            return
-        log.info("journal read", shares=self._ledger.load())
+    def _builder(self, host: HostPaths, metrics: Metrics) -> VendorBuilder:
+        """What the vendors share: the node's pods, what is held there, and where that is written."""
+        settings = self._settings
+        node = NodeState(
+            rules=AllocationRules(
+                node=settings.node_name,
+                wait=settings.decision_wait_seconds,
+                serve_unannotated=settings.unannotated_pods == "serve",
+                counted=COUNTED[settings.overcommit_check],
+            ),
+            pods=self._pods,
+            ledger=self._ledger,
+            settlement=self._settlement,
+            checkpoint=self._checkpoint,
+            events=self._events,
+            host=HostFiles(paths=replace(host, node=settings.node_name)),
+            observer=metrics,
+            outdated=lambda: self._cluster.pods_outdated,
+            refresh=self._cluster.refresh_pods,
+            current=lambda: self._known_pods() is not None,
+            listed=self._listed_pods,
+        )
+        return VendorBuilder(
+            settings=settings,
+            node=node,
+            boot=_boot_id(host.proc),
+            memory=self._memory,
+            watch=DirectoryWatch(settings.kubelet_dir),
+            directory=self._directory,
+            metrics=metrics,
+            dra=DraNode(
+                claims=self._claims,
+                slices=self._slices,
+                cluster=self._cluster,
+                live=self._node,
+                generation=lambda: self._claim.lock.generation,
+            ),
+        )
+
+    async def run(self, stop: asyncio.Event) -> Peer | None:
+        """Serve the node, once it is this process's, until ``stop``; or until a successor may have it: answers whom.
+
+        In that case nothing writes any more. The kubelet's streams are open, and its calls are passed on, until
+        ``end``.
+        """
+        try:
+            successor = await self._run(stop)
+        except BaseExceptionGroup as errors:
+            if len(errors.exceptions) == 1 and isinstance(error := errors.exceptions[0], HamiError):
+                raise error from errors
+            raise
+        if successor is not None:
+            await self._claims.written()
+            await self._ledger.written()  # otherwise this process ends, and the next one reads what the disk has
+            self._closing = asyncio.create_task(self._serving.release(self._settlement.close), name="drivers' end")
+        await self._leave_state()
+        return successor
+
+    async def _run(self, stop: asyncio.Event) -> Peer | None:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work, name=name) for name, work in self._serving.discover()]
+            successor = None
+            if await self._claim.take(stop, self._can_serve):
+                await self._begin()
+                tasks += [group.create_task(work, name=name) for name, work in self._work().items()]
+                async with self._claim.listening(self._serving.driver_problems):
+                    successor = await self._until_replaced(stop)
+            if successor is None:
+                log.info("stopping")
+                await self._serving.close(self._settlement.close)
+            for task in tasks:
+                task.cancel()
+            await self._serving.cut_no_more()
+        return successor
+
+    async def end(self) -> None:
+        """Nobody needs this daemon's streams any more."""
+        await self._serving.end_streams()
+        if self._closing:
+            await self._closing
+
+    async def _begin(self) -> None:
+        """The node is this process's: read what its former lives have left."""
+        self._directory.generation = self._claim.lock.generation
+        if self._predecessor or self._claim.predecessor:
+            self._directory.succeeding_until = time.monotonic() + 2 * SERVE_S
+        self._memory.own()
+        shares, claims = self._ledger.load(), self._claims.load()
+        log.info("journal read", shares=shares, claims=claims, generation=self._directory.generation)
         await self._recovery.ask()
         report_handover(self._vendors, self._events)
         report_unlimited(source.family for source in self._serving.sources)
         tidy_specs(self._settings.cdi_dirs[-1], self._serving.kinds)
-        self._blocked = ""
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(work, name=name) for name, work in self._work().items()]
-            await stop.wait()
-            log.info("stopping")
-            await self._serving.close(self._settlement.close)
-            for task in tasks:
-                task.cancel()
-        await self._leave_state()
+        self._claimed = True
+
+    async def _until_replaced(self, stop: asyncio.Event) -> Peer | None:
+        """Wait for a successor, and end the calls that run. None: ``stop`` came first."""
+        stopped = asyncio.ensure_future(stop.wait())
+        try:
+            while True:
+                asked = asyncio.ensure_future(self._claim.asked())
+                await asyncio.wait((stopped, asked), return_when=asyncio.FIRST_COMPLETED)
+                if stopped.done():
+                    asked.cancel()
+                    return None
+                successor = asked.result()
+                log.info("handing over", successor=successor.name)
+                if why := await self._drained():
+                    await self._claim.refuse(successor, why)
+                else:
+                    return successor
+        finally:
+            stopped.cancel()
+
+    async def _drained(self) -> str:
+        """Pass on what the kubelet asks from now on, and finish the rest. Answers why this cannot be."""
+        self._serving.leave()
+        if not await holds(lambda: not self._serving.running, within=DRAIN_S):
+            why = f"a call of the kubelet has been running for {DRAIN_S:g} s"
+        else:
+            await holds(lambda: self._settlement.idle, within=SETTLE_S)  # the successor records what is left
+            try:
+                await self._ledger.written()
+                await self._claims.written()
+            except OSError as error:
+                why = f"the journal cannot be written: {error}"
+            else:
+                return ""
+        self._serving.stay()
+        return why
+
+    async def _relieve(self) -> None:
+        """Let the predecessor's streams end, once the kubelet has ours, and no call that it passed on would break."""
+        await holds(lambda: self._serving.registered and not self._serving.running, within=REGISTER_S)
+        if self._predecessor:
+            await self._predecessor.end()
+            self._predecessor = None
+        await self._claim.relieve()
+
+    def _can_serve(self) -> dict[str, str] | None:
+        return self._serving.driver_problems() if self._serving.discovered else None
 
     def readiness(self) -> dict[str, str]:
         """Each component's problem; empty when it is ready."""
-        if self._blocked:
-            return {"daemon": self._blocked}
-        state = self._unclaimed or self._ledger.problem or self._memory.problem
+        if not self._claimed:
+            return self._standing_by()
+        state = self._unclaimed or self._ledger.problem or self._claims.problem or self._memory.problem
         answer = {
             "api server": self._cluster.reachable.value,
             "node annotations": self._registration.problem,
@@ -162,20 +301,52 @@ class Daemon:
         }
         return answer | dict(self._serving.problems())
 
+    def _standing_by(self) -> dict[str, str]:
+        """A rolling update ends the present daemon when this one is ready, and one that cannot hand over waits for
+        that.
+        """
+        if self._claim.replaces_mute and self._serving.discovered:
+            return {f"driver {vendor}": problem for vendor, problem in self._serving.driver_problems().items()}
+        return {"daemon": self._claim.waiting or "starting"}
+
     def shown(self) -> tuple[Collector, ...]:
         """The present state as metrics, read at each scrape."""
-        devices = Devices(
-            lambda: occupied(self._serving.sources, self._ledger.held.values()),
-            self.account.confirms,
-            lambda: self.account.readable,
-        )
-        return devices, Condition(self.readiness, lambda: lock_age(self._node, datetime.now(tz=UTC)))
+        devices = Devices(self._occupied, self._confirmed, lambda: self.account.readable)
+        condition = Condition(self.readiness, lambda: lock_age(self._node, datetime.now(tz=UTC)))
+        hami = (HamiUsage(self._usage),) if self._settings.hami_metrics else ()
+        return devices, condition, Usage(self._usage), Cut(self._serving.partitions), *hami
+
+    def usage(self) -> Mapping[str, object]:
+        """Every device with its containers and what they use, for ``hami-plugin top``."""
+        return usage_document(self._occupied(), self._usage, self._settings.node_name)
+
+    def partitions(self) -> Mapping[str, object]:
+        """Every partition with its owner, and what is left of each card, for ``hami-plugin partitions``."""
+        return partitions_document(self._serving.partitions, self._settings.node_name)
+
+    def _occupied(self) -> Iterable[Occupied]:
+        held = (*self._ledger.held.values(), *self.account.lent, *self._claims.held())
+        return occupied(self._serving.sources, held)
+
+    def _confirmed(self, held: Held) -> bool | None:
+        return None if self._claims.gave(held) else self.account.confirms(held)
+
+    def _known_pods(self) -> AbstractSet[str] | None:
+        """UIDs of the pods that the API server has of this node; None while that cannot be said."""
+        if not self._pods.changes.value or self._cluster.pods_outdated or self._cluster.reachable.value:
+            return None
+        return {pod.uid for pod in self._pods.pods}
+
+    async def _listed_pods(self) -> AbstractSet[tuple[str, str]]:
+        """Namespace and name of the pods that the kubelet has devices for."""
+        everything = await self._holdings.everything()
+        return {(holder.namespace, holder.pod) for holders in everything.values() for holder in holders}
 
     def stalled(self) -> list[str]:
         """Loops that have stopped turning. A broken device or an absent kubelet is no reason to be restarted."""
         now = time.monotonic()
         loops = [vendor.discovery for vendor in self._serving.vendors]
-        late = {loop.vendor: now - loop.beat for loop in loops if not self._blocked}
+        late = {loop.vendor: now - loop.beat for loop in loops if self._claimed}
         return [f"driver {name}: no turn for {s:.0f} s" for name, s in late.items() if s > STUCK_AFTER_S]
 
     def _work(self) -> dict[str, Coroutine[None, None, None]]:
@@ -186,25 +357,17 @@ class Daemon:
             "events": self._events.run(),
             "lock reaper": self._reaper.run(),
             "recovery": self._recovery.run(),
+            "usage": self._usage.run(),
             "state": self._keep_state(),
-            **dict(self._serving.work()),
+            **self._following_slices(),
+            **dict(self._serving.serve()),
+            "relief": self._relieve(),
         }
 
-    async def _claim_state(self, stop: asyncio.Event) -> None:
-        """One daemon per state directory. A second one waits, says so, and takes over when the first is gone."""
-        directory = self._settings.state_dir
-        try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            while not self._state_lock.acquire() and not stop.is_set():
-                why = f"another daemon (process {self._state_lock.holder() or 'unknown'}) serves this node"
-                if self._blocked != why:
-                    log.warning("waiting", why=why, state=str(directory))
-                self._blocked = why
-                await happened(stop, within=1.0)
-        except OSError as error:
-            raise HamiError(
-                f"the state directory {directory} cannot be used: {error}", hint="set stateDir to a writable directory"
-            ) from error
+    def _following_slices(self) -> dict[str, Coroutine[None, None, None]]:
+        """The watch of ResourceSlices, which clusters before Kubernetes 1.34 do not have, if we publish any."""
+        offering = any(driver.offering for driver in self._serving.drivers)
+        return {"slices": self._cluster.follow_slices(self._slices.feed, slice_view)} if offering else {}
 
     async def _keep_state(self) -> None:
         """Keep the daemon's own files where its next start reads them, whoever takes them away."""
@@ -212,9 +375,10 @@ class Daemon:
             await asyncio.sleep(STATE_CHECK_S)
             before, renewals = self._ledger.problem, self._journal.renewals
             self._ledger.check()
+            self._claims.check()
             self._memory.check()
             try:
-                mine = await self._state_thread.call(self._state_lock.renew, STATE_CHECK_S)
+                mine = await self._state_thread.call(self._claim.lock.renew, STATE_CHECK_S)
             except OSError as error:
                 unclaimed = f"the state directory {self._settings.state_dir} cannot be used: {error}"
             else:
@@ -226,11 +390,11 @@ class Daemon:
                 log.warning("journal was gone or changed, and is written anew", shares=len(self._ledger.held))
 
     async def _leave_state(self) -> None:
-        """Give the disk a moment to take the last entries, and free the directory."""
+        """Give the disk a moment to take the last entries."""
         with suppress(OSError):
             self._state_thread.start(lambda: self._journal.close(FLUSH_S))
+            self._state_thread.start(lambda: self._claims_journal.close(FLUSH_S))
             await self._state_thread.call(lambda: self._memory.close(FLUSH_S), FLUSH_S, last=True)
-        self._state_lock.release()
 
     def _first_pods(self) -> None:
         """The first list of pods has arrived: what they hold counts before any pod is matched."""
@@ -240,7 +404,82 @@ class Daemon:
         """A pod has ended: what it held is free."""
         self._reaper.gone(pod)
         self._settlement.forget(pod.uid)
-        self._ledger.drop([held.key for held in self._ledger.of_pod(pod.uid)])
+        self._ledger.drop([held.key for held in self._ledger.held.of_pod(pod.uid)])
+        for driver in self._serving.drivers:
+            driver.look()
+
+
+class Life:
+    """A process's life: it serves the node, hands it over, stands by, and serves again when its successor fails.
+
+    What it answers to probes and scrapes is about the daemon of the moment.
+    """
+
+    def __init__(self, process: Process, metrics: Metrics, registry: CollectorRegistry) -> None:
+        self._process = process
+        self._metrics = metrics
+        self._registry = registry
+        self._claim = Claim(process.configuration.settings.state_dir)
+        self._daemon: Daemon | None = None
+        self._handed_over = False
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until ``stop``."""
+        former: Daemon | None = None
+        while not stop.is_set():
+            daemon, successor = await self._serve_once(stop, former)
+            former = None
+            if successor is not None:
+                self._handed_over = True
+                if await self._claim.stand_by(successor, stop, daemon.end):
+                    former = daemon
+                else:
+                    await daemon.end()
+                self._handed_over = False
+        self._claim.lock.release()
+
+    async def _serve_once(self, stop: asyncio.Event, former: Daemon | None) -> tuple[Daemon, Peer | None]:
+        settings = self._process.configuration.settings
+        async with connect(settings.node_name, kubeconfig=self._process.kubeconfig, observer=self._metrics) as cluster:
+            # Each vendor lists its families, which may take a while; signals are handled meanwhile.
+            daemon = await asyncio.to_thread(
+                Daemon, self._process, cluster, self._metrics, self._claim, predecessor=former
+            )
+            shown = daemon.shown()
+            for collector in shown:
+                self._registry.register(collector)
+            self._daemon = daemon
+            try:
+                return daemon, await daemon.run(stop)
+            finally:
+                self._daemon = None
+                for collector in shown:
+                    self._registry.unregister(collector)
+
+    def ready(self) -> dict[str, str]:
+        """The problems of the daemon. A process that has handed the node over has none."""
+        if self._handed_over:
+            return {self._claim.waiting: ""}
+        return self._daemon.readiness() if self._daemon else {"daemon": "starting"}
+
+    def stalled(self) -> list[str]:
+        """The daemon's loops that have stopped turning."""
+        return self._daemon.stalled() if self._daemon else []
+
+    def usage(self) -> Mapping[str, object]:
+        """The devices with their containers, for ``hami-plugin top``; none while another process has the node."""
+        settings = self._process.configuration.settings
+        return self._daemon.usage() if self._daemon else {"node": settings.node_name, "devices": []}
+
+    def partitions(self) -> Mapping[str, object]:
+        """What the cards are cut into, for ``hami-plugin partitions``; none while another process has the node."""
+        settings = self._process.configuration.settings
+        return self._daemon.partitions() if self._daemon else partitions_document((), settings.node_name)
+
+    async def refresh(self) -> None:
+        """Read what the daemon's metrics show."""
+        if self._daemon:
+            await self._daemon.account.refresh()
 
 
 async def serve(process: Process) -> None:
@@ -254,26 +493,24 @@ async def serve(process: Process) -> None:
     registry = CollectorRegistry()
     metrics = Metrics(registry, version=process.version, log_lines_dropped=process.log_lines_dropped)
     settings = process.configuration.settings
-    async with connect(settings.node_name, kubeconfig=process.kubeconfig, observer=metrics) as cluster:
-        # Each vendor lists its families, which may take a while; signals are handled meanwhile.
-        daemon = await asyncio.to_thread(Daemon, process, cluster, metrics)
-        for collector in daemon.shown():
-            registry.register(collector)
-        http = TelemetryServer(
-            host=settings.http_host,
-            port=settings.http_port,
-            registry=registry,
-            alive=daemon.stalled,
-            ready=daemon.readiness,
-            configuration=process.configuration.effective,
-            refresh=daemon.account.refresh,
-            dropped=metrics.connection_dropped,
-        )
-        await http.start()
-        try:
-            await daemon.run(stop)
-        finally:
-            await http.stop()
+    life = Life(process, metrics, registry)
+    http = TelemetryServer(
+        host=settings.http_host,
+        port=settings.http_port,
+        registry=registry,
+        alive=life.stalled,
+        ready=life.ready,
+        configuration=process.configuration.effective,
+        usage=life.usage,
+        partitions=life.partitions,
+        refresh=life.refresh,
+        dropped=metrics.connection_dropped,
+    )
+    await http.start()
+    try:
+        await life.run(stop)
+    finally:
+        await http.stop()
 
 
 def _spare_the_collector() -> None:

@@ -69,6 +69,11 @@ class Served:
     driver: Driver
     handover: Handover | None = None
 
+    @property
+    def isolated(self) -> bool:
+        """Whether the vendor's library is asked in a process of its own."""
+        return _isolates(self.vendor, self.settings)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -116,8 +121,8 @@ def opened(ready: Plan, host: HostPaths) -> tuple[Served, ...]:
     """
     served: list[Served] = []
     own, vendors = ready.configuration.settings, ready.configuration.vendors
-    looks = {} if ready.simulated else _looks(vendors, host)
-    due = time.monotonic() + PRESENCE_S
+    asked = {} if ready.simulated else _ask_presence(vendors, host)
+    deadline = time.monotonic() + PRESENCE_S
     for name, settings in vendors.items():
         vendor = load_vendor(name)
         automatic = settings.enabled == AUTO
@@ -126,7 +131,7 @@ def opened(ready: Plan, host: HostPaths) -> tuple[Served, ...]:
                 f"vendors.{name}.enabled: true, but {vendor.title} are only scheduled here, not served on the node",
                 hint="leave it out, and run the vendor's own device plugin",
             )
-        if automatic and not (name in looks and _present(name, looks[name], due)):
+        if automatic and not (name in asked and _present(name, asked[name], deadline)):
             continue
         chosen, handover = settled(settings, own)
         driver = _driver(vendor, chosen, replace(host, node=own.node_name), own)
@@ -134,7 +139,7 @@ def opened(ready: Plan, host: HostPaths) -> tuple[Served, ...]:
     return tuple(served)
 
 
-def _looks(vendors: Mapping[str, VendorSettings], host: HostPaths) -> dict[str, Future[bool]]:
+def _ask_presence(vendors: Mapping[str, VendorSettings], host: HostPaths) -> dict[str, Future[bool]]:
     """Ask all vendors that nobody has enabled or disabled whether the host has their hardware."""
     automatic = {name: settings for name, settings in vendors.items() if settings.enabled == AUTO}
     return {
@@ -144,10 +149,10 @@ def _looks(vendors: Mapping[str, VendorSettings], host: HostPaths) -> dict[str, 
     }
 
 
-def _present(name: str, look: Future[bool], due: float) -> bool:
+def _present(name: str, asked: Future[bool], deadline: float) -> bool:
     """Whether the host has the vendor's hardware. Where the vendor fails to say, its driver reports why."""
     try:
-        return bool(result(look, timeout=max(0.0, due - time.monotonic())))
+        return bool(result(asked, timeout=max(0.0, deadline - time.monotonic())))
     except Exception:
         log.exception("vendor raised an unexpected error", vendor=name, step="present")
         return True
@@ -173,13 +178,17 @@ class Opening:
 def _driver(vendor: Vendor, settings: VendorSettings, host: HostPaths, own: Settings) -> Driver:
     """The vendor's driver, in this process or in one of its own. It is opened when it is first asked."""
     assert vendor.open
-    wish = settings.isolated if isinstance(settings, ServedSettings) else None
-    if not (vendor.isolated if wish is None else wish):
+    if not _isolates(vendor, settings):
         return CheckedDriver(partial(vendor.open, settings, host))
     opening = Opening(
         vendor=vendor.name, settings=settings, host=host, log_level=own.log_level, log_format=own.log_format
     )
     return CheckedDriver(partial(_isolated, opening))
+
+
+def _isolates(vendor: Vendor, settings: VendorSettings) -> bool:
+    wish = settings.isolated if isinstance(settings, ServedSettings) else None
+    return vendor.isolated if wish is None else wish
 
 
 def _isolated(opening: Opening) -> Driver:
@@ -196,6 +205,9 @@ def settled(settings: VendorSettings, own: Settings) -> tuple[VendorSettings, Ha
         return settings, None
     runtime = read_runtime([own.runtime_config] if own.runtime_config else USUAL_FILES)
     ours = own.cdi_dirs[-1]
+    if settings.front_end == "dra" and Way.CDI_CRI in settings.served_ways:
+        handover = Handover(ways=(Way.CDI_CRI,), why="claims are passed by CDI names", ignored=runtime.objection(ours))
+        return settings.model_copy(update={"device_list_strategy": handover.ways}), handover
     if not settings.automatic:
         delivery = settings.delivery
         ignored = runtime.objection(ours) if delivery.cdi else ""

@@ -40,8 +40,8 @@ GUARD_S = 60.0
 """The timeout of a condition, long enough for any machine."""
 # Recovery takes minutes in production, and seconds here.
 CONFIGURATION = {"health": {"probeSeconds": 0.3, "cleanLooks": 2, "holdSeconds": 0.5}}
-CLOSE_TIMEOUT_S = 5.0
-"""How long the daemon may take to end before it is killed."""
+CLOSE_TIMEOUT_S = 20.0
+"""How long the daemon may take to end before it is killed: less than the kubelet gives it."""
 READ_ONCE = ("config", "device_config", "node_config", "nvml_library", "simulate", "simulation_dir")
 
 
@@ -80,7 +80,11 @@ def _served(ready: Plan, hardware: SimulatedHardware) -> Served:
         found = snapshot_of(driver).devices
     finally:
         driver.close()
-    family = next(family for family in vendor.families(settings) if family.device_type == found[0].family)
+    families = {family.device_type: family for family in vendor.families(settings)}
+    device_type = next((device.family for device in found if device.family in families), found[0].family)
+    if device_type not in families and vendor.further:
+        families[device_type] = vendor.further(settings, device_type)
+    family = families[device_type]
     own = [device for device in found if device.family == family.device_type]
     return Served(
         hardware=hardware,

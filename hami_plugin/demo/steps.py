@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,21 +14,93 @@ from typing import Any
 from cdi.edits import ContainerEdits
 from hami_plugin.allocation.allocator import question_of
 from hami_plugin.demo.node import SimulatedNode
-from hami_plugin.demo.pods import container, part, pod
-from hami_plugin.errors import HamiError, RefusedError
+from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.links import Link, Links
 from hami_plugin.model.placement import Assignment, Grant, Share
-from hami_plugin.model.views import PodView
+from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.node_status.annotations import Style, wanted_annotations
 from hami_plugin.protocol import keys
 from hami_plugin.protocol.decisions import Claim, claims, decode_devices, pending
 from hami_plugin.protocol.register import Refuses, all_served
 from hami_plugin.protocol.scores import decode_scores
+from hami_plugin.scheduler.engine.fit import PodFit, fit_pod
+from hami_plugin.scheduler.engine.node_info import read_node, scheduling_policies
 from hami_plugin.scheduler.engine.reasons import Reason
-from hami_plugin.sdk import Family
-from hami_plugin.simulation.scheduler import DoesNotFitError
+from hami_plugin.scheduler.engine.requests import Admitted
+from hami_plugin.sdk import Family, Injection, Partition, PartitionSide, Reservation, Resources
+from hami_plugin.simulation.scheduler import POLICY, TOPOLOGY_AWARE, DoesNotFitError
+
+
+def container(
+    name: str, resources: Resources | None = None, *, count: int = 1, memory: int = 0, cores: int = 0
+) -> dict[str, Any]:
+    """A container that requests ``count`` devices, each with ``memory`` units and ``cores``; no devices without
+    ``resources``.
+    """
+    if resources is None:
+        return {"name": name, "image": "example"}
+    return _asking(name, {resources.count: count, resources.memory: memory, resources.cores: cores})
+
+
+def pod(name: str, containers: Sequence[Mapping[str, Any]], *, topology: bool = False) -> dict[str, Any]:
+    """A pod in the namespace ``demo``."""
+    annotations = {POLICY: TOPOLOGY_AWARE} if topology else {}
+    return {
+        "metadata": {"name": name, "namespace": "demo", "annotations": annotations},
+        "spec": {"containers": [dict(item) for item in containers], "schedulerName": "hami-scheduler"},
+    }
+
+
+def part(family: Family, node: NodeView, name: str, *, memory: int, cores: int) -> dict[str, Any] | None:
+    """A container with a share of a device: ``memory`` MiB and ``cores`` percent, or the closest supported request.
+
+    None if the family has no shares. What is a share depends on what its rules grant on an idle ``node``.
+    """
+    ways = _ways(family, memory, cores)
+    return next((_asking(name, asked) for asked in ways if _grants_part(family, node, asked)), None)
+
+
+def _ways(family: Family, memory: int, cores: int) -> Iterator[dict[str, int]]:
+    """Possible requests, the most specific first."""
+    names = family.resources
+    units = -(-memory // family.resources.memory_factor)
+    power = 1 << (units - 1).bit_length()  # some families share in fixed sizes only
+    wishes = (
+        {names.count: 1, names.memory: units, names.cores: cores},
+        {names.count: 1, names.memory: units},
+        {names.count: 1, names.memory: power},
+        {names.count: 1, names.memory_percent: cores},
+        {names.count: 1, names.cores: cores},
+        {names.cores: 1},
+    )
+    return (wish for wish in wishes if "" not in wish)
+
+
+def _grants_part(family: Family, node: NodeView, asked: Mapping[str, int]) -> bool:
+    limits = {resource: str(amount) for resource, amount in asked.items()}
+    view = ContainerView(name="main", limits=limits, requests=limits)
+    verdict = family.rules.admit(view, PodView(uid="", namespace="demo", name="part"))
+    if not isinstance(verdict, Admitted):
+        return False
+    view = ContainerView(name="main", limits={**limits, **verdict.limits}, requests={**limits, **verdict.requests})
+    asking = PodView(uid="", namespace="demo", name="part", containers=(view,))
+    placed = fit_pod(asking, scheduling_policies([family]), read_node(node, [family], ()).node_info)
+    if not isinstance(placed, PodFit):
+        return False
+    devices = {info.id: info for info in family.rules.node_devices(node)}
+    grants = placed.given.get(family.device_type, ((),))[0]
+    return any(
+        0 < grant.memory < devices[grant.uuid].devmem or 0 < grant.cores < devices[grant.uuid].devcore
+        for grant in grants
+    )
+
+
+def _asking(name: str, amounts: Mapping[str, int]) -> dict[str, Any]:
+    limits = {resource: str(amount) for resource, amount in amounts.items() if resource and amount}
+    return {"name": name, "image": "example", "resources": {"limits": limits}}
+
 
 Facts = dict[str, Any]
 Step = Callable[[SimulatedNode], Awaitable[Facts]]
@@ -89,6 +162,8 @@ async def shared_pod(sim: SimulatedNode) -> Facts:
     sim.refused = NO_PARTS if asked is None else whole_only(sim, [asked])
     placed = await sim.run_pod(pod("shared", [share(sim, "main", memory=MEMORY_MIB, cores=CORES)]))
     facts = {NOTE: _holding(sim, placed)} | await received(sim, placed)
+    if parts := await _parts(sim, placed):
+        facts |= {"partition": parts, NOTE: f"{facts[NOTE]}, held to {parts}"}
     sim.loose = not sim.refused and unlimited(sim, placed)
     await sim.end_pod(placed)
     if sim.refused:
@@ -383,6 +458,13 @@ def _received(sim: SimulatedNode) -> str:
     return "; ".join(f"{what} {_listed(names)}" for what, names in parts if names)
 
 
+async def _parts(sim: SimulatedNode, placed: PodView) -> str:
+    """The partitions that the pod's containers are held to; empty where there are none."""
+    _status, text = await sim.get("/debug/partitions")
+    owned = [one for one in json.loads(text)["partitions"] if one["owner"].startswith(f"{placed.key}/")]
+    return _listed(f"{one['profile']} {one['uuid']}" for one in owned)
+
+
 def _sharing(sim: SimulatedNode) -> str:
     if sim.refused:
         return f"whole devices only: {sim.refused}"
@@ -409,7 +491,7 @@ def unlimited(sim: SimulatedNode, pod: PodView) -> bool:
     own = decided(sim, pod)
     try:
         every = _given(sim, [_of_all(sim, claim) for claim in own])
-    except RefusedError:
+    except HamiError:
         return False  # the whole device could not be allocated
     return _given(sim, own) == every
 
@@ -454,13 +536,35 @@ def _environment(sim: SimulatedNode, claims_: Sequence[Claim]) -> dict[str, Mapp
 
 
 Given = tuple[Mapping[str, str], frozenset[str], int]
-"""Variables, mount points, and the number of files written for the container."""
+"""Variables, mount points with the partitions' profiles, and the number of files written for the container."""
+
+
+def _stand_in(part: Reservation, name: str) -> Partition:
+    """For one whose real name only the hardware tells."""
+    return Partition(card=part.card, profile=part.profile, placement=part.placement, uuid=name)
+
+
+def _cut(
+    side: PartitionSide, assignment: Assignment, parts: Sequence[Reservation], host: HostFiles
+) -> tuple[Injection, Injection]:
+    """What a container receives of two partitions that are alike, or twice of one that the vendor must look up."""
+    try:
+        one, other = (side.inject(assignment, [_stand_in(part, name) for part in parts], host) for name in "ab")
+    except HamiError:
+        there = [each for each in side.open(host).partitions() if each.uuid]
+        made = [next((each for each in there if _is(each, part)), _stand_in(part, "none")) for part in parts]
+        one = other = side.inject(assignment, made, host)
+    return one, other
+
+
+def _is(one: Partition, part: Reservation) -> bool:
+    return (one.card, one.profile, one.placement) == (part.card, part.profile, part.placement)
 
 
 def _given(sim: SimulatedNode, claims_: Sequence[Claim]) -> dict[str, Given]:
     """What each container receives if no other pod has any of the devices."""
     hook = Path(sim.options["--hook-path"])
-    host = HostFiles(paths=HostPaths(hook=hook, hook_view=hook))
+    host = HostFiles(paths=HostPaths(hook=hook, hook_view=hook, node=sim.node))
     devices = {device.uuid: device for device in sim.devices}
     placed: list[Grant] = []
     given: dict[str, Given] = {}
@@ -473,7 +577,13 @@ def _given(sim: SimulatedNode, claims_: Sequence[Claim]) -> dict[str, Given]:
         placed += [share.grant for share in shares]
         shares.sort(key=lambda share: share.device.index)
         assignment = Assignment(pod=claim.pod, container=claim.container, shares=tuple(shares))
-        one, other = (sim.family.node.inject(assignment, host) for _ in range(2))
+        side = sim.family.node.partitions
+        parts = side.wanted(assignment) if side else ()
+        if side and parts:
+            one, other = _cut(side, assignment, parts, host)
+        else:
+            one, other = (sim.family.node.inject(assignment, host) for _ in range(2))
         env = {key: value for key, value in one.edits.env.items() if other.edits.env.get(key) == value}
-        given[claim.container.name] = env, frozenset(m.container_path for m in one.edits.mounts), len(one.files)
+        limits = frozenset([*(m.container_path for m in one.edits.mounts), *(part.profile for part in parts)])
+        given[claim.container.name] = env, limits, len(one.files)
     return given

@@ -1,1 +1,1 @@
-"""The node's own files, threads and tools behind small types. No Kubernetes, no vendor."""
+"""The node's files, threads and container runtime. No Kubernetes, no vendor."""

@@ -1,7 +1,7 @@
 """The YAML reader for untrusted files: depth and size are bounded while it reads, and duplicate keys are refused.
 
-PyYAML's own composers recurse for each level, and the one in C does so without a limit: a few kilobytes of ``[`` end
-the process. These loaders take the parser's events one by one, and stop at a bound.
+PyYAML's own composers recurse for each level, the one in C without a limit: a few kilobytes of ``[`` crash the
+process. These loaders read the parser's events one by one, and stop at a bound.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_LEVELS = 50
 """A CDI spec has six levels, a configuration eight, a pod about a dozen."""
 MAX_NODES = 200_000
 """Keys and values. Those behind an alias count at each place that uses the alias."""
-LONGEST_VALUE = 256
+MAX_SCALAR_LENGTH = 256
 """Characters of a value other than text. PyYAML needs quadratic time for long numbers in base 60."""
 
 _TEXT = "tag:yaml.org,2002:str"
@@ -40,7 +40,7 @@ class TooLargeError(ValueError):
 
 
 class DuplicateKeyError(ValueError):
-    """A mapping has a key twice. Lines count from 1."""
+    """A mapping has a duplicate key. Lines count from 1."""
 
     def __init__(self, key: str, line: int, first_line: int) -> None:
         super().__init__(f'"{key}" is set twice in one mapping, on lines {first_line} and {line}')
@@ -72,9 +72,9 @@ class _Bounds(Composer):
         self._sizes[id(node)] = self._nodes - before
         if self._nodes > self.most_nodes:
             raise TooLargeError(self.most_nodes)
-        if isinstance(node, yaml.ScalarNode) and node.tag != _TEXT and len(node.value) > LONGEST_VALUE:
+        if isinstance(node, yaml.ScalarNode) and node.tag != _TEXT and len(node.value) > MAX_SCALAR_LENGTH:
             kind = node.tag.rpartition(":")[2]
-            raise ValueError(f"a value ({kind}) has {len(node.value)} characters; {LONGEST_VALUE} are enough")
+            raise ValueError(f"a value ({kind}) has {len(node.value)} characters; {MAX_SCALAR_LENGTH} are enough")
         return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:

@@ -75,7 +75,7 @@ def _runtime(file: Path) -> Runtime:
 
 
 def _crio(file: Path, content: Mapping[str, Any]) -> Runtime:
-    """Since 1.23 it reads CDI names always; drop-in files are read in the order of their names."""
+    """From 1.23 on it always reads CDI names. Drop-in files are read in the order of their names."""
     parts = [content, *map(_toml, sorted(file.parent.glob(f"{file.name}.d/*.conf")))]
     runtime = _last({}, *(part.get("crio", {}).get("runtime", {}) for part in parts))
     directories = _directories(runtime.get("cdi_spec_dirs"))
@@ -110,12 +110,12 @@ def _switch(file: Path, version: int) -> str:
 
 
 def _imported(file: Path, content: Mapping[str, Any]) -> Iterator[Path]:
-    """Files that a containerd configuration takes in, relative to it, in order."""
+    """The files that a containerd configuration imports, relative to it, in order."""
     for pattern in content.get("imports", ()):
         path = Path(pattern)
         base = Path(path.anchor) if path.is_absolute() else file.parent
         relative = path.relative_to(path.anchor)
-        if relative.parts:  # an empty name takes nothing in
+        if relative.parts:  # an empty name imports nothing
             yield from sorted(base.glob(str(relative)))
 
 
@@ -124,7 +124,7 @@ def _toml(file: Path) -> Mapping[str, Any]:
 
 
 def _last(*sections: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The keys of all, where a later section outranks an earlier one."""
+    """The merged keys; a later section overrides an earlier one."""
     return {key: value for section in sections for key, value in section.items()}
 
 

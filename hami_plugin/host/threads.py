@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 
 class Worker:
-    """The thread starts with the first work. It is a daemon thread: a call that never returns must not keep the
-    process.
+    """The thread starts with the first work, and ends when nobody has the worker any more. It is a daemon thread: a
+    call that never returns must not keep the process.
     """
 
     def __init__(self, name: str) -> None:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=_perform_all, args=(self._work,), name=name, daemon=True)
+        weakref.finalize(self, self._work.put, None).atexit = False
 
     def put(self, work: Callable[[], None]) -> None:
         """Queue ``work``. It must not raise."""
@@ -31,9 +34,11 @@ class Worker:
         """End the thread once its current work returns."""
         self._work.put(None)
 
-    def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            work()
+
+def _perform_all(queue: SimpleQueue[Callable[[], None] | None]) -> None:
+    while (work := queue.get()) is not None:
+        work()
+        del work  # it may be the last that has its worker
 
 
 def carried(error: BaseException) -> Exception:
@@ -172,7 +177,8 @@ class BoundedCalls:
 
     async def ask(self, function: Callable[[], T]) -> T:
         """What ``function`` returns or raises. ``StuckError`` if it, or an earlier call, does not return in time."""
-        self._require_free()
+        if self._overdue is not None:
+            self._require_free()
         turn = _Turn(function)
         answer = self._thread.start(turn)
         last = time.monotonic() + QUEUE_FACTOR * self._timeout
@@ -203,17 +209,17 @@ class BoundedCalls:
         return StuckError(f"no answer within {self._timeout:g} s")
 
 
+@dataclass(slots=True)
 class _Turn(Generic[T]):
     """A call, with its start in monotonic seconds and whether it has ended. Read from the loop."""
 
-    def __init__(self, function: Callable[[], T]) -> None:
-        self.started: float | None = None
-        self.ended = False
-        self._function = function
+    function: Callable[[], T]
+    started: float | None = None
+    ended: bool = False
 
     def __call__(self) -> T:
         self.started = time.monotonic()
         try:
-            return self._function()
+            return self.function()
         finally:
             self.ended = True

@@ -1,4 +1,4 @@
-"""A stage of the inventory: its readers see only devices that a container runtime would find in CDI specs.
+"""A gate of the inventory: its readers see only devices that a container runtime would find in CDI specs.
 
 A device is offered, registered and handed out after its spec is in place. A spec that is wrong makes the device
 unhealthy, with the reason, until it is mended.
@@ -17,7 +17,7 @@ from cdi.directories import load
 from cdi.documents import to_json
 from cdi.edits import ContainerEdits
 from cdi.errors import CdiError
-from cdi.names import Kind
+from cdi.names import Kind, device_problem
 from cdi.registry import Registry
 from cdi.spec import Device as SpecDevice
 from cdi.spec import Spec
@@ -27,10 +27,11 @@ from hami_plugin.errors import HamiError
 from hami_plugin.host.bounded_yaml import read_yaml
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.host.threads import StuckError, WorkThread
+from hami_plugin.inventory.inventory import part
 from hami_plugin.log import logger
 from hami_plugin.model.device import Action, Device, Fault, Health, Snapshot
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.sdk import Family
+from hami_plugin.sdk import Family, Partition
 
 ALL = "all"
 """The name under which a container would receive every device."""
@@ -47,10 +48,10 @@ class Described:
 
 
 def specification(kind: Kind, described: Sequence[Described], shared: ContainerEdits) -> Spec:
-    """Each device by its UUID and by its index, the parts by theirs, and all devices under one name."""
+    """Each device by its UUID and by its number, the parts by theirs, and all devices under one name."""
     named: dict[str, ContainerEdits] = {}
     for one in described:
-        named |= {one.device.uuid: one.edits, str(one.device.index): one.edits, **one.slices}
+        named |= {one.device.uuid: one.edits, one.device.number: one.edits, **one.slices}
     if described:
         named[ALL] = ContainerEdits().merged(*(one.edits for one in described))
     return Spec(kind=kind, devices=tuple(SpecDevice(name=n, edits=e) for n, e in named.items()), edits=shared)
@@ -121,6 +122,9 @@ def describe(family: Family, devices: Sequence[Device], host: HostFiles) -> tupl
     except (HamiError, OSError) as error:
         problems.append(str(error))
     for device in devices:
+        if why := device_problem(device.uuid):
+            problems.append(f"{device.uuid} can be no CDI name: {why}")
+            continue
         try:
             edits, slices = node.device_edits(device, host), node.slices(device, host)
             if edits == ContainerEdits():
@@ -130,6 +134,40 @@ def describe(family: Family, devices: Sequence[Device], host: HostFiles) -> tupl
         except (HamiError, OSError) as error:
             problems.append(str(error))
     return specification(Kind.parse(node.delivery.kind), found, shared), tuple(problems)
+
+
+PARTITIONS_PREFIX = "hami-partition_"
+
+
+class PartitionSpecs:
+    """A spec for each partition of a family's cards, beside the one of its cards. Every call touches the disk.
+
+    Partitions come and go with containers, which wait for their specs and for no other's.
+    """
+
+    def __init__(self, family: Family, directory: Path, host: HostFiles) -> None:
+        self._family = family
+        self._host = host
+        self._prefix = f"{PARTITIONS_PREFIX}{family.node.delivery.kind.replace('/', '-')}_"
+        self._store = Store(directory, self._prefix)
+
+    def publish(self, made: Sequence[tuple[Device, Partition]]) -> None:
+        """Describe these, each with its card. ``HamiError`` or ``CdiError`` where one cannot be described."""
+        node = self._family.node
+        assert node.partitions
+        kind, shared = Kind.parse(node.delivery.kind), node.shared_edits(self._host)
+        for device, partition in made:
+            edits = node.partitions.edits(device, partition, self._host)
+            spec = Spec(kind=kind, devices=(SpecDevice(name=partition.uuid, edits=edits),), edits=shared)
+            name = self._name(partition.uuid)
+            self._store.write(name, to_json(spec, name))
+
+    def keep(self, uuids: Iterable[str]) -> None:
+        """Remove the specs of all other partitions."""
+        self._store.remove_others([self._name(uuid) for uuid in uuids])
+
+    def _name(self, uuid: str) -> str:
+        return f"{self._prefix}{uuid}.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,8 +249,8 @@ class Files(Protocol):
     def disturbed(self) -> bool: ...
 
 
-class SpecStage:
-    """A stage of the inventory: ``snapshot`` shows a device once a runtime would find its spec.
+class SpecGate:
+    """A gate of the inventory: ``snapshot`` shows a device once a runtime would find its spec.
 
     ``take`` only notes what the inventory has found. ``run`` does the rest, on a thread where it touches the disk.
     """
@@ -228,6 +266,7 @@ class SpecStage:
     ) -> None:
         self.kind = kind
         self.snapshot: Watched[Snapshot] = Watched(Snapshot())
+        self._parts: dict[str, Watched[Snapshot]] = {}
         self.problem = "no spec is written yet"
         self._found = Snapshot()
         self._wake = asyncio.Event()
@@ -238,6 +277,12 @@ class SpecStage:
         self._thread = WorkThread(f"cdi {kind}")
         self._verdict = Verdict(faults={})
 
+    def part(self, device_type: str) -> Watched[Snapshot]:
+        """What is shown of one family's devices, where the spec describes several families'."""
+        if device_type not in self._parts:
+            self._parts[device_type] = Watched(part(self.snapshot.value, device_type))
+        return self._parts[device_type]
+
     def take(self, found: Snapshot) -> None:
         """Show this next."""
         if found != self._found:
@@ -247,6 +292,8 @@ class SpecStage:
     def close(self) -> None:
         """End ``run``, and every reader's wait."""
         self.snapshot.close()
+        for one in self._parts.values():
+            one.close()
         self._wake.set()
 
     async def run(self) -> None:
@@ -302,6 +349,8 @@ class SpecStage:
     def _show(self, snapshot: Snapshot) -> None:
         shown = replace(snapshot, devices=tuple(self._marked(device) for device in snapshot.devices))
         if self.snapshot.set(shown):
+            for device_type, one in self._parts.items():
+                one.set(part(shown, device_type))
             self._observe()
 
     def _marked(self, device: Device) -> Device:

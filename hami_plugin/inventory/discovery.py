@@ -204,12 +204,10 @@ class DiscoveryLoop:
                 about = f" about device {uuid}" if uuid else ""
                 self._unavailable(DriverReason.HUNG, f"the driver does not answer{about}")
             return
-        device = self._inventory.found.device(uuid)
-        if device and (
-            device.health is Health.HEALTHY or (device.health is Health.SUSPECT and seconds > self._timing.hang)
-        ):
-            fault = Fault(reason=DriverReason.HUNG, message="the driver does not answer for this device")
-            self._report(self._inventory.doubted(uuid, fault, time.monotonic()))
+        fault = Fault(reason=DriverReason.HUNG, message="the driver does not answer for this device")
+        for device in self._inventory.found.of_card(uuid):
+            if device.health is Health.HEALTHY or (device.health is Health.SUSPECT and seconds > self._timing.hang):
+                self._report(self._inventory.doubted(device.uuid, fault, time.monotonic()))
 
     def _unavailable(self, reason: str, message: str) -> None:
         snapshot = self._inventory.found
@@ -225,7 +223,7 @@ class DiscoveryLoop:
             device = change.device
             if change.before is None and device.health is Health.HEALTHY:
                 continue
-            subject = f"{device.family} device {device.index} ({device.uuid}) is {device.health}"
+            subject = f"{device.family} device {device.number} ({device.uuid}) is {device.health}"
             why = f"{device.reason} {device.message}".strip()
             log.info("device health", device=device.uuid, health=device.health.value, why=why)
             if device.health is not Health.SUSPECT:

@@ -23,14 +23,16 @@ MAX_BYTES = 4 << 20
 class HealthMemory:
     """One file with all vendors' unwell devices. Monotonic times hold for one boot, and so does the file.
 
-    It is written behind the call, on a thread of its own: a look at devices does not wait for the disk.
+    It is written behind the call, on a thread of its own: a look at devices does not wait for the disk. While
+    ``reading_only``, the file is another process's.
     """
 
-    def __init__(self, path: Path, boot: str) -> None:
+    def __init__(self, path: Path, boot: str, *, reading_only: bool = False) -> None:
         self._path = path
         self._file = NewestText(path)
         self._complained = ""
         self._boot = boot
+        self._reading_only = reading_only
         self._vendors: dict[str, dict[str, Any]] = self._read()
 
     def recall(self, vendor: str) -> dict[str, Condition]:
@@ -53,7 +55,14 @@ class HealthMemory:
         if noted == self._vendors.get(vendor, {}) and not failed:
             return
         self._vendors = {**self._vendors, vendor: noted}
-        self._file.put(json.dumps({"boot": self._boot, "vendors": self._vendors}))
+        if not self._reading_only:
+            self._put()
+
+    def own(self) -> None:
+        """Write from now on, beginning with what was noted so far."""
+        if self._reading_only:
+            self._reading_only = False
+            self._put()
 
     @property
     def problem(self) -> str:
@@ -72,6 +81,9 @@ class HealthMemory:
         """As ``wait``, and let its thread end."""
         self._file.wait(within)
         self._file.close()
+
+    def _put(self) -> None:
+        self._file.put(json.dumps({"boot": self._boot, "vendors": self._vendors}))
 
     def _read(self) -> dict[str, dict[str, Any]]:
         try:

@@ -2,7 +2,7 @@
 
 A fault goes from the driver to ``Inventory``, from there at once to the snapshot of the family, and from the snapshot
 to its readers: the kubelet's list, the node's annotations, Allocate. Where containers receive devices by CDI, a
-``Stage`` stands before the snapshot, and shows a device after its spec is in place.
+``SnapshotGate`` stands before the snapshot, and shows a device after its spec is in place.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Change:
     before: Health | None
 
 
-class Stage(Protocol):
+class SnapshotGate(Protocol):
     """Decides what readers see of a family's devices, and when. ``take`` must not wait."""
 
     snapshot: Watched[Snapshot]
@@ -58,12 +58,12 @@ class _View:
 
     device_type: str
     snapshot: Watched[Snapshot]
-    stage: Stage | None
+    gate: SnapshotGate | None
 
     def take(self, found: Snapshot) -> None:
         own = part(found, self.device_type) if self.device_type else found
-        if self.stage:
-            self.stage.take(own)
+        if self.gate:
+            self.gate.take(own)
         else:
             self.snapshot.set(own)
 
@@ -85,9 +85,9 @@ class Inventory:
         self._links: Links = NO_LINKS
         self._views: list[_View] = []
 
-    def view(self, device_type: str = "", stage: Stage | None = None) -> Watched[Snapshot]:
-        """The snapshot of one family, of its devices alone, as far as ``stage`` lets them pass."""
-        view = _View(device_type=device_type, snapshot=stage.snapshot if stage else Watched(Snapshot()), stage=stage)
+    def view(self, device_type: str = "", gate: SnapshotGate | None = None) -> Watched[Snapshot]:
+        """The snapshot of one family, of its devices alone, as far as ``gate`` lets them pass."""
+        view = _View(device_type=device_type, snapshot=gate.snapshot if gate else Watched(Snapshot()), gate=gate)
         view.take(self.found)
         self._views.append(view)
         return view.snapshot
@@ -95,12 +95,12 @@ class Inventory:
     @property
     def shown(self) -> Snapshot:
         """All families' devices as their readers see them, for metrics."""
-        return whole(self.found, (view.snapshot.value for view in self._views if view.stage))
+        return whole(self.found, (view.snapshot.value for view in self._views if view.gate))
 
     def close(self) -> None:
         """End every reader's wait."""
         for view in self._views:
-            view.stage.close() if view.stage else view.snapshot.close()
+            view.gate.close() if view.gate else view.snapshot.close()
 
     @property
     def unwell(self) -> bool:
@@ -110,17 +110,22 @@ class Inventory:
     @property
     def conditions(self) -> dict[str, Condition]:
         """Every device that is not healthy, seen or not yet seen again; what a restart must remember."""
-        known = {uuid: known.condition for uuid, known in self._known.items()}
+        known = {_subject(known.device): known.condition for known in self._known.values()}
         return self._remembered | {u: c for u, c in known.items() if c.health is not Health.HEALTHY}
 
     def discovered(self, discovery: Discovery, now: float) -> list[Change]:
         """The driver has listed its devices: they appear, recover, fail, or are missing."""
         sighted = {sighting.device.uuid for sighting in discovery.sightings}
+        for uuid in [
+            u for u, k in self._known.items() if u not in sighted and (k.device.place or u in discovery.divided)
+        ]:
+            self._let_go(self._known.pop(uuid))
         missing = {(k.device.family, k.device.pci): u for u, k in self._known.items() if u not in sighted}
         for sighting in discovery.sightings:
             device = sighting.device
             before = self._known.get(device.uuid)
-            former = before.former if before else missing.get((device.family, device.pci), "") if device.pci else ""
+            same_place = missing.get((device.family, device.pci), "") if device.pci and not device.place else ""
+            former = before.former if before else same_place
             if former in self._known and former not in sighted and sighting.fault is None:
                 sighting = replace(sighting, fault=_renamed(device, former))  # noqa: PLW2901  # one and the same look
             condition = self._after_sighting(sighting, now)
@@ -137,10 +142,18 @@ class Inventory:
     def _after_sighting(self, sighting: Sighting, now: float) -> Condition:
         """After a look. One that was never seen well has not earned a second look: it is not offered first."""
         before = self._known.get(sighting.device.uuid)
-        condition = before.condition if before else self._remembered.pop(sighting.device.uuid, None)
+        condition = before.condition if before else self._remembered.pop(_subject(sighting.device), None)
         if condition is None and sighting.fault:
             return after_look(WELL, sighting.fault, now, replace(self._limits, suspect_looks=1))
         return after_look(condition or WELL, sighting.fault, now, self._limits)
+
+    def _let_go(self, known: KnownDevice) -> None:
+        """A partition was unmade, or a card was divided: no fault. What is wrong with its place stays known.
+
+        A reset of the card unmakes all of them, so that nothing more needs to be seen broken.
+        """
+        if known.device.place and known.condition.health is not Health.HEALTHY:
+            self._remembered[_subject(known.device)] = replace(known.condition, broken=True)
 
     def linked(self, links: Links, answering: Collection[str]) -> None:
         """New measurements of the pairs among ``answering``. A pair with a silent device keeps its last."""
@@ -180,7 +193,7 @@ class Inventory:
 
     def _publish(self, base: Snapshot) -> list[Change]:
         before = {device.uuid: device.health for device in self.found.devices}
-        listed = sorted(self._known.values(), key=lambda known: (known.device.index, known.device.uuid))
+        listed = sorted(self._known.values(), key=lambda known: known.device.order)
         faults = [(known, known.condition.fault or NO_FAULT) for known in listed]
         devices = tuple(
             replace(known.device, health=known.condition.health, reason=fault.reason, message=fault.message)
@@ -190,6 +203,11 @@ class Inventory:
         for view in self._views:
             view.take(self.found)
         return [Change(device=d, before=before.get(d.uuid)) for d in devices if before.get(d.uuid) is not d.health]
+
+
+def _subject(device: Device) -> str:
+    """What a device's health is remembered under."""
+    return device.place or device.uuid
 
 
 def _renamed(device: Device, former: str) -> Fault:

@@ -7,21 +7,23 @@ streams, and does the next thing that is missing. A restart of the kubelet is th
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 
 from hami_plugin.aio import Backoff, Watched, cancelled
 from hami_plugin.errors import HamiError
+from hami_plugin.kubelet.api import deviceplugin_pb2 as pb
+from hami_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
 from hami_plugin.kubelet.listener import FileIdentity, Listener, ListenError, accepts, dial, status_text
-from hami_plugin.kubelet.servicer import API_VERSION, DevicePluginServicer, require_list_fits
-from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
-from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2_grpc as rpc
+from hami_plugin.kubelet.servicer import API_VERSION, DevicePluginServicer, RelayedError, require_list_fits
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.log import logger
 from hami_plugin.model.ports import DevicePlugin, EndpointState, Observer
@@ -38,12 +40,23 @@ class RegistrationError(HamiError):
         self.refused = refused
 
 
-def socket_name(resource: str) -> str:
-    """``hami-<first label of the domain>-<name>.sock``: a base name, as the kubelet wants it."""
+def socket_name(resource: str, generation: int = 0) -> str:
+    """``hami-<first label of the domain>-<name>.<generation>.sock``: a base name, as the kubelet wants it.
+
+    Each process has a generation of its own. A kubelet takes a plugin on another socket for another plugin, and then
+    the end of the former one takes no device away (since 1.36, and up to 1.25).
+    """
     match = _RESOURCE.fullmatch(resource)
     if not match:
         raise HamiError(f"{resource!r} is no resource name", hint="write it as domain/name, such as example.com/gpu")
-    return f"hami-{match[1]}-{match[2]}.sock"
+    return f"hami-{match[1]}-{match[2]}{f'.{generation}' if generation else ''}.sock"
+
+
+def _generation(name: str, resource: str) -> int | None:
+    """The generation of a socket's name; None where it is no socket for this resource."""
+    stem = socket_name(resource).removesuffix(".sock")
+    match = re.fullmatch(rf"{re.escape(stem)}(?:\.([0-9]{{1,18}}))?\.sock", name)
+    return int(match[1] or 0) if match else None
 
 
 async def register(directory: Path, plugin: DevicePlugin, endpoint: str, *, timeout: float) -> None:  # noqa: ASYNC109  # handed to gRPC
@@ -88,6 +101,7 @@ def _explained(error: grpc.aio.AioRpcError, kubelet: Path, resource: str, timeou
 class Timing:
     """Waiting times of an endpoint, in seconds.
 
+    ``close`` is how long calls may run on at the end, ``relayed`` those that were passed on.
     ``settle`` is how long a kubelet that ended our stream has to show that it is restarting. ``pause`` follows a
     displacement: at least a minute, so that two plugins never fight over a resource.
     """
@@ -98,6 +112,7 @@ class Timing:
     dial_back: float = 10.0
     settle: float = 0.5
     close: float = 0.3
+    relayed: float = 5.0
     pace: float = 0.2
     serve: Backoff = field(default_factory=lambda: Backoff(first=0.2, cap=2.0))
     again: Backoff = field(default_factory=lambda: Backoff(first=0.05, cap=1.0))
@@ -116,16 +131,23 @@ class Backoffs:
 
 
 class PluginDirectory:
-    """``started`` is called for each kubelet that any of them meets first, before it hears of that one."""
+    """What the endpoints of one directory share. ``started`` is called for each kubelet that any of them meets first,
+    before it hears of that one.
+
+    ``generation`` is part of our sockets' names. Until ``succeeding_until`` a kubelet may drop us when it loses our
+    predecessor.
+    """
 
     def __init__(self, started: Callable[[], None] = lambda: None) -> None:
+        self.generation = 0
+        self.succeeding_until = -math.inf
         self._started = started
-        self._sockets: set[str] = set()
+        self._resources: set[str] = set()
         self._kubelet: FileIdentity | None = None
 
-    def join(self, socket: str) -> None:
-        """A socket of this name is one of ours."""
-        self._sockets.add(socket)
+    def join(self, resource: str) -> None:
+        """A socket for this resource is one of ours, or of another life of this daemon."""
+        self._resources.add(resource)
 
     def meet(self, kubelet: FileIdentity) -> None:
         """An endpoint is about to register. A kubelet is new once: for one that comes later it has been there."""
@@ -135,12 +157,68 @@ class PluginDirectory:
 
     def others(self, directory: Path) -> Mapping[Path, FileIdentity]:
         """The sockets of other plugins in ``directory``."""
-        try:
-            paths = [path for path in directory.iterdir() if path.is_socket()]
-        except OSError:
-            return {}
-        known = {KUBELET_SOCKET, *self._sockets}
-        return {path: identity for path in paths if path.name not in known and (identity := FileIdentity.of(path))}
+        return {
+            path: identity
+            for path in _sockets(directory)
+            if path.name != KUBELET_SOCKET
+            and all(_generation(path.name, resource) is None for resource in self._resources)
+            and (identity := FileIdentity.of(path))
+        }
+
+
+def _sockets(directory: Path) -> Sequence[Path]:
+    try:
+        return [path for path in directory.iterdir() if path.is_socket()]
+    except OSError:
+        return ()
+
+
+def siblings(socket: Path, resource: str) -> Sequence[Path]:
+    """The sockets of other lives of this daemon for the same resource, the newest first."""
+    known = {path: _generation(path.name, resource) for path in _sockets(socket.parent) if path.name != socket.name}
+    found = {path: number for path, number in known.items() if number is not None}
+    return sorted(found, key=lambda path: -found[path])
+
+
+class SiblingRelay:
+    """Passes the kubelet's calls on to whoever serves the resource by now, on a socket beside ours.
+
+    While nobody does, they wait: one process has released the node, and the next has yet to take it. ``ended`` says
+    that nobody will, and that this process serves again.
+    """
+
+    RETRY_S = 0.02
+
+    def __init__(self, socket: Path, resource: str) -> None:
+        self.ended = False
+        self._socket = socket
+        self._resource = resource
+
+    async def answer(self, call: str, request: Any, within: float) -> Any:
+        """The newest sibling's answer; None once ``ended``. ``RelayedError`` with its refusal, or after ``within``."""
+        until = asyncio.get_running_loop().time() + within
+        while not self.ended:
+            left = until - asyncio.get_running_loop().time()
+            if left <= 0:
+                raise RelayedError(
+                    grpc.StatusCode.DEADLINE_EXCEEDED,
+                    f"{call}: the daemon is being replaced, and its successor did not answer within {within:g} s",
+                )
+            for sibling in siblings(self._socket, self._resource):
+                if not await accepts(sibling):
+                    continue
+                async with dial(sibling) as channel:
+                    try:
+                        return await getattr(rpc.DevicePluginStub(channel), call)(request, timeout=left)
+                    except grpc.aio.AioRpcError as error:
+                        if error.code() not in _LOST:
+                            raise RelayedError(error.code(), error.details() or "") from error
+            await asyncio.sleep(self.RETRY_S)
+        return None
+
+
+_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+"""How a call ends whose process is killed."""
 
 
 log = logger(__name__)
@@ -173,20 +251,26 @@ class Endpoint:
         self._displaced = displaced
         self._timing = timing or Timing()
         self._clock = clock
-        self._name = socket_name(plugin.resource)
-        self._plugins.join(self._name)
+        self._plugins.join(plugin.resource)
         self._kubelet = directory / KUBELET_SOCKET
         self._log = log.bind(resource=plugin.resource)
         self._wake = asyncio.Event()
         self._servicer = self._new_servicer()
         self._main: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
+        self._left: Listener | None = None
+        self._leaving = self._dropped = False
         self._complaint = ""
         self.state = Watched(EndpointState(resource=plugin.resource, since=clock()))
 
     @property
     def socket(self) -> Path:
-        return self._directory / self._name
+        return self._directory / socket_name(self._plugin.resource, self._plugins.generation)
+
+    @property
+    def running(self) -> int:
+        """Calls of the kubelet that this process is answering itself."""
+        return self._servicer.running
 
     async def run(self) -> None:
         """Serve until ``close``, or until cancelled."""
@@ -200,11 +284,24 @@ class Endpoint:
             if not self._closing.is_set() or task is None or task.cancelling():
                 raise
 
+    def leave(self) -> None:
+        """Pass on what the kubelet asks from now on. The streams stay open, until ``close``, also after ``run``."""
+        self._servicer.relay = SiblingRelay(self.socket, self._plugin.resource)
+        self._leaving = True
+
+    def stay(self) -> None:
+        """Answer the kubelet again, and what has waited since ``leave``."""
+        if isinstance(self._servicer.relay, SiblingRelay):
+            self._servicer.relay.ended = True
+        self._servicer.relay, self._leaving = None, False
+
     async def close(self) -> None:
         """End the streams, stop serving, and remove our socket if it is still ours."""
         self._closing.set()
         if self._main:
             await cancelled(self._main)
+        if self._left:
+            await self._left.close(grace=self._timing.relayed)
 
     async def _serve_on(self) -> None:
         delays = self._timing.serve.delays()
@@ -224,6 +321,7 @@ class Endpoint:
                 f"{self._directory} is not a directory",
                 hint="mount the kubelet's device-plugins directory there, or set kubeletDir to where it is",
             )
+        await self._clear()
         self._servicer = self._new_servicer()
         listener = await Listener.open(self.socket, self._servicer, timeout=self._timing.self_check)
         try:
@@ -232,8 +330,21 @@ class Endpoint:
             self._log.info("own socket lost, serving again", socket=str(self.socket))
         finally:
             self._report(serving=False, registered=False, problem="own socket not served")
-            await listener.close(grace=self._timing.close if self._closing.is_set() else 0.0)
+            if self._leaving:
+                self._left = listener
+            else:
+                await listener.close(grace=self._timing.close if self._closing.is_set() else 0.0)
             self._report()
+
+    async def _clear(self) -> None:
+        """Remove the sockets of lives that were killed. A predecessor that still streams removes its own."""
+        for sibling in siblings(self.socket, self._plugin.resource):
+            if not await accepts(sibling):
+                sibling.unlink(missing_ok=True)
+            elif self._clock() >= self._plugins.succeeding_until:
+                raise ListenError(
+                    f"another process serves {sibling}", hint="stop it; a second hami-plugin on one node cannot work"
+                )
 
     async def _hold(self, listener: Listener) -> None:
         """Be registered with whichever kubelet is there, until ``listener`` has lost its place."""
@@ -264,14 +375,14 @@ class Endpoint:
                 pass
             if self._clock() - since > self._timing.dial_back:
                 backoffs = Backoffs(self._timing)
-            if not lost():
+            if not lost() and not self._dropped_with_predecessor():
                 await self._step_back(lost, others, backoffs)
 
     async def _join(self, lost: Callable[[], bool]) -> None:
         """Register, and wait until the kubelet listens to us."""
         require_list_fits(self._plugin.offers.value)
         started = self._clock()
-        await register(self._directory, self._plugin, self._name, timeout=self._timing.register)
+        await register(self._directory, self._plugin, self.socket.name, timeout=self._timing.register)
         self._report(registered=True, problem="the kubelet has not opened ListAndWatch yet")
         if not await self._until(lambda: lost() or self._servicer.list_sent, within=self._timing.dial_back):
             raise RegistrationError(
@@ -289,8 +400,23 @@ class Endpoint:
         if lost():
             return False
         self._report(problem="the kubelet ended ListAndWatch")
+        if self._succeeding:
+            return False
         back = await self._until(lambda: lost() or self._servicer.list_sent, within=self._timing.settle)
         return back and not lost()
+
+    @property
+    def _succeeding(self) -> bool:
+        return not self._dropped and self._clock() < self._plugins.succeeding_until
+
+    def _dropped_with_predecessor(self) -> bool:
+        """Whether to register again at once. Kubernetes 1.26 to 1.35 knows a plugin by its resource alone: when our
+        predecessor's stream ends, it drops us.
+        """
+        dropped, self._dropped = self._succeeding, self._dropped or self._succeeding
+        if dropped:
+            self._log.info("dropped with the predecessor, registering again")
+        return dropped
 
     async def _step_back(
         self, lost: Callable[[], bool], before: Mapping[Path, FileIdentity], backoffs: Backoffs

@@ -18,9 +18,9 @@ from stat import S_ISDIR
 import grpc
 
 from hami_plugin.errors import HamiError
+from hami_plugin.kubelet.api import deviceplugin_pb2 as pb
+from hami_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
 from hami_plugin.kubelet.servicer import DevicePluginServicer
-from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
-from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2_grpc as rpc
 
 MAX_PATH = 107
 """Bytes in a socket's path: Linux has room for 108, with the closing zero."""
@@ -51,13 +51,17 @@ def address(socket: Path) -> str:
 
 
 async def accepts(socket: Path, *, within: float = 1.0) -> bool:
-    """Whether some process accepts connections on ``socket``. Nothing is sent."""
-    with suppress(OSError, TimeoutError):
-        async with asyncio.timeout(within):
-            _, writer = await asyncio.open_unix_connection(str(socket))
-            writer.close()
-            await writer.wait_closed()
-            return True
+    """Whether some process accepts connections on ``socket``. Nothing is sent.
+
+    One that has no time yet counts too: only the kernel's refusal says that nobody listens.
+    """
+    with suppress(OSError):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                _, writer = await asyncio.open_unix_connection(str(socket))
+                writer.close()
+                await writer.wait_closed()
+        return True
     return False
 
 
@@ -145,23 +149,36 @@ class Listener:
 
 async def _bind(server: grpc.aio.Server, path: Path) -> FileIdentity:
     cradle = path.with_name(f".{path.stem}")
-    bound = cradle / "s"
+    hint = "mount the kubelet's device-plugins directory read-write into this container"
     try:
         cradle.mkdir(mode=0o700, exist_ok=True)
+        identity = await put_in_place(server, cradle / "s", path, hint=hint)
+        cradle.rmdir()
+    except OSError as error:
+        raise ListenError(f"cannot serve {path}: {error}", hint=hint) from error
+    return identity
+
+
+async def put_in_place(server: grpc.aio.Server, bound: Path, path: Path, *, hint: str) -> FileIdentity:
+    """Start the server on ``bound``, close it to everybody but root, and rename it to ``path``. ``ListenError``.
+
+    gRPC removes the name that it has bound when it stops. ``hint`` is for a directory that cannot be written.
+    """
+    try:
         server.add_insecure_port(address(bound))
         await server.start()
-        bound.chmod(0o600)
-        bound.rename(path)
-        cradle.rmdir()
+        _close_to_others(bound).rename(path)
     except (OSError, RuntimeError) as error:  # gRPC raises RuntimeError when a bind fails
-        raise ListenError(
-            f"cannot serve {path}: {error}",
-            hint="mount the kubelet's device-plugins directory read-write into this container",
-        ) from error
+        raise ListenError(f"cannot serve {path}: {error}", hint=hint) from error
     identity = FileIdentity.of(path)
     if identity is None:
         raise ListenError(f"{path} went away while it was made", hint="the kubelet is starting; trying again")
     return identity
+
+
+def _close_to_others(path: Path) -> Path:
+    path.chmod(0o600)
+    return path
 
 
 async def _check(path: Path, timeout: float) -> None:  # noqa: ASYNC109  # handed to gRPC

@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from functools import cache
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import grpc
 
 from cdi.edits import ContainerEdits, DeviceNode, Mount
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
-from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
-from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2_grpc as rpc
+from hami_plugin.kubelet.api import deviceplugin_pb2 as pb
+from hami_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
 from hami_plugin.log import logger
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.device import physical_counts, physical_id, replica_ids
@@ -156,6 +156,24 @@ MAX_DETAILS = 2000
 """Characters of an error's text; gRPC carries it in a header, and headers are small."""
 
 
+T = TypeVar("T")
+
+
+class Relay(Protocol):
+    """Whoever else serves the plugin."""
+
+    async def answer(self, call: str, request: Any, within: float) -> Any:
+        """The answer to the call of this name. None: nobody else serves the plugin any more. ``RelayedError``."""
+
+
+class RelayedError(HamiError):
+    """Another process has refused a call. ``code`` is its gRPC status."""
+
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        super().__init__(details)
+        self.code = code
+
+
 class DevicePluginServicer(rpc.DevicePluginServicer):
     """One plugin as a gRPC service. ``changed`` is called when a stream opens, ends, or has sent a list.
 
@@ -181,6 +199,10 @@ class DevicePluginServicer(rpc.DevicePluginServicer):
         self._ended = False
         self._oversized = ""
         self._listed: tuple[Sequence[Offer], frozenset[str]] = ((), frozenset())
+        self.relay: Relay | None = None
+        """Answers calls in place of the plugin, which another process serves by now."""
+        self.running = 0
+        """Calls that the plugin is answering."""
 
     @property
     def streams(self) -> int:
@@ -233,18 +255,29 @@ class DevicePluginServicer(rpc.DevicePluginServicer):
     async def GetPreferredAllocation(  # noqa: N802  # gRPC's name
         self,
         request: pb.PreferredAllocationRequest,
-        context: Context,  # noqa: ARG002
+        context: Context,
     ) -> pb.PreferredAllocationResponse:
         """Advice, so no error: one would fail the pod, and Allocate says better what is wrong."""
+        if self.relay and (
+            relayed := await self._relayed(
+                self.relay, "GetPreferredAllocation", request, context, pb.PreferredAllocationResponse
+            )
+        ):
+            return relayed
         until = asyncio.get_running_loop().time() + self._deadline
-        return pb.PreferredAllocationResponse(
-            container_responses=[
-                pb.ContainerPreferredAllocationResponse(deviceIDs=await self._preferred(container, until))
-                for container in request.container_requests
-            ]
-        )
+        with self._counted():
+            return pb.PreferredAllocationResponse(
+                container_responses=[
+                    pb.ContainerPreferredAllocationResponse(deviceIDs=await self._preferred(container, until))
+                    for container in request.container_requests
+                ]
+            )
 
     async def Allocate(self, request: pb.AllocateRequest, context: Context) -> pb.AllocateResponse:  # noqa: N802
+        if self.relay and (
+            relayed := await self._relayed(self.relay, "Allocate", request, context, pb.AllocateResponse)
+        ):
+            return relayed
         started = time.monotonic()
         try:
             ids = self._checked_request(request)
@@ -253,7 +286,8 @@ class DevicePluginServicer(rpc.DevicePluginServicer):
             await self._refuse(context, "Allocate", refusal)
         try:
             async with asyncio.timeout(self._deadline):
-                answer = allocate_response(await self._plugin.allocate(ids))
+                with self._counted():
+                    answer = allocate_response(await self._plugin.allocate(ids))
         except Exception as error:  # noqa: BLE001  # boundary: one call fails, with its reason; the daemon serves on
             await self._refuse(context, "Allocate", error)
         return pb.AllocateResponse(container_responses=[answer])
@@ -261,13 +295,36 @@ class DevicePluginServicer(rpc.DevicePluginServicer):
     async def PreStartContainer(  # noqa: N802  # gRPC's name
         self, request: pb.PreStartContainerRequest, context: Context
     ) -> pb.PreStartContainerResponse:
+        if self.relay and (
+            relayed := await self._relayed(
+                self.relay, "PreStartContainer", request, context, pb.PreStartContainerResponse
+            )
+        ):
+            return relayed
         try:
             ids = _checked_ids(request.devices_ids)
             async with asyncio.timeout(self._deadline):
-                await self._plugin.pre_start(ids)
+                with self._counted():
+                    await self._plugin.pre_start(ids)
         except Exception as error:  # noqa: BLE001  # boundary, as for Allocate
             await self._refuse(context, "PreStartContainer", error)
         return pb.PreStartContainerResponse()
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self.running += 1
+        try:
+            yield
+        finally:
+            self.running -= 1
+
+    async def _relayed(self, relay: Relay, call: str, request: Any, context: Context, response: type[T]) -> T | None:
+        """The answer of whoever serves the plugin now; None once nobody else does."""
+        try:
+            answer = await relay.answer(call, request, self._deadline)
+        except RelayedError as error:
+            await context.abort(error.code, error.message[:MAX_DETAILS])
+        return answer if isinstance(answer, response) else None
 
     def _fits(self, offers: Sequence[Any]) -> bool:
         try:

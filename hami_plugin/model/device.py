@@ -51,7 +51,13 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One physical device. ``family`` is its device type, ``memory`` is in MiB, ``cores`` in percent of the card."""
+    """One physical device, or a partition of one. ``family`` is its device type, ``memory`` is in MiB, ``cores`` in
+    percent of the card.
+
+    ``place`` is where a partition is, as ``<card's UUID>/<place on it>``, ``index`` its card's, and ``part`` its number
+    on the card. Partitions are made and unmade by software: one that is not listed any more is no fault, and whatever
+    is made at the same place has the same health. The kubelet knows a partition by its UUID alone.
+    """
 
     uuid: str
     family: str
@@ -67,6 +73,31 @@ class Device:
     reason: str = ""
     message: str = ""
     traits: object | None = None
+    place: str = ""
+    part: int = 0
+
+    @property
+    def number(self) -> str:
+        """How tools number it: ``2``, and ``2:0`` for the first partition of that card."""
+        return f"{self.index}:{self.part}" if self.place else str(self.index)
+
+    @property
+    def order(self) -> tuple[int, int, str]:
+        """By which devices are listed."""
+        return self.index, self.part, self.uuid
+
+    @property
+    def card(self) -> str:
+        """UUID of the card that it is, or is on."""
+        return self.place.partition("/")[0] or self.uuid
+
+    def ids(self, count: int) -> tuple[str, ...]:
+        """What the kubelet calls ``count`` shares of it."""
+        return (self.uuid,) if self.place else replica_ids(self.uuid, count)
+
+    def has_id(self, replica: str, count: int) -> bool:
+        """Whether ``replica`` is among ``ids(count)``."""
+        return replica == self.uuid if self.place else is_replica(replica, self.uuid, count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +110,15 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discovery:
-    """What one look at a driver showed. ``problems`` are cards that answered nothing that could name them."""
+    """What one look at a driver showed. ``problems`` are cards that answered nothing that could name them.
+
+    ``divided`` are UUIDs of cards that are there, and are no devices while their partitions are.
+    """
 
     sightings: tuple[Sighting, ...]
     problems: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
+    divided: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +138,10 @@ class Snapshot:
     def device(self, uuid: str) -> Device | None:
         return next((device for device in self.devices if device.uuid == uuid), None)
 
+    def of_card(self, uuid: str) -> tuple[Device, ...]:
+        """The card of that UUID, or its partitions."""
+        return tuple(device for device in self.devices if device.card == uuid)
+
 
 UUID_DASHES = 5
 
@@ -119,8 +158,10 @@ def replica_ids(uuid: str, count: int) -> tuple[str, ...]:
 
 def is_replica(replica: str, uuid: str, count: int) -> bool:
     """Whether ``replica`` is among ``replica_ids(uuid, count)``."""
-    number = replica.removeprefix(uuid).lstrip("-:")
-    return number.isdecimal() and len(number) < 10 and int(number) < count and replica == replica_id(uuid, int(number))
+    begin = f"{uuid}-" if uuid.count("-") == UUID_DASHES else f"{uuid}::"
+    number = replica.removeprefix(begin)
+    canonical = number.isdecimal() and len(number) < 10 and str(int(number)) == number
+    return replica.startswith(begin) and canonical and int(number) < count
 
 
 def physical_id(replica: str) -> str:

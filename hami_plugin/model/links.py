@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +15,13 @@ class Link:
     label: str
     level: str = ""
     lanes: int = 0
+
+
+class PairScores(Protocol):
+    """What a choice of devices asks of their links."""
+
+    def scores(self, uuids: Sequence[str]) -> tuple[int, ...]:
+        """All pairs within ``uuids``: the first with each that follows, then the second, and so on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +40,7 @@ class Links:
         return link.score if link else 0
 
     def scores(self, uuids: Sequence[str]) -> tuple[int, ...]:
-        """All pairs within ``uuids``: the first with each that follows, then the second, and so on."""
+        """As ``PairScores`` says."""
         pairs = self.pairs
         found = [pairs.get((a, b) if a < b else (b, a)) for i, a in enumerate(uuids, 1) for b in uuids[i:]]
         return tuple([link.score if link else 0 for link in found])

@@ -15,6 +15,7 @@ _SUFFIXES |= {letter: Decimal(1000) ** power for power, letter in enumerate("kMG
 _SUFFIXES |= {f"{letter}i": Decimal(1024) ** power for power, letter in enumerate("KMGTPE", 1)}
 _NUMBER = r"[+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})"
 _QUANTITY = re.compile(rf"({_NUMBER})([numkMGTPE]?|[KMGTPE]i)|({_NUMBER}[eE][+-]?\d{{1,3}})", re.ASCII)
+_SHORT = 10
 _MOST = 2**63 - 1
 """Kubernetes takes whatever is more for this."""
 
@@ -30,6 +31,8 @@ def whole(text: object) -> int:
 
 def exact(text: object) -> int | None:
     """The value of a quantity, None when it is no integer. ValueError names the text."""
+    if isinstance(text, str) and len(text) < _SHORT and text.isdecimal() and text.isascii():
+        return int(text)  # as nearly every quantity is written
     value = _decimal(text)
     return int(value) if value == value.to_integral_value() else None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeGuard, TypeVar
 
 from hami_plugin.model.quantity import whole
@@ -19,7 +19,11 @@ _SHORT = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerView:
-    """One container. ``env`` holds literal values only; ``restartable`` marks a native sidecar."""
+    """One container. ``env`` holds literal values only; ``restartable`` marks a native sidecar.
+
+    ``claims`` are the pod's names of the ResourceClaims that it receives devices of, each with a request of it, or with
+    an empty text for all.
+    """
 
     name: str
     init: bool = False
@@ -28,6 +32,7 @@ class ContainerView:
     requests: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     privileged: bool = False
+    claims: tuple[tuple[str, str], ...] = ()
 
     @property
     def alone(self) -> bool:
@@ -50,6 +55,7 @@ class PodView:
     """One pod. ``containers`` are all of them, init containers first: the order in which the kubelet allocates.
 
     ``group`` is the pod group that it is to be scheduled with, of the scheduler plugin or of Kubernetes itself.
+    ``claims`` are the ResourceClaims, by the pod's names for them, as far as they have been made.
     """
 
     uid: str
@@ -66,6 +72,7 @@ class PodView:
     labels: Mapping[str, str] = field(default_factory=dict)
     runtime_class: str = ""
     group: str = ""
+    claims: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -77,6 +84,14 @@ class PodView:
 
     def container(self, name: str) -> ContainerView | None:
         return next((container for container in self.containers if container.name == name), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodPatch:
+    """What to write to a pod's metadata."""
+
+    annotations: Mapping[str, str]
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +121,19 @@ def revision(resource_version: str) -> int:
     return int(resource_version) if resource_version.isdecimal() and len(resource_version) <= _VERSION_DIGITS else 0
 
 
-def pod_view(pod: Json) -> PodView:
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+"""The whole object once more, as text: no decision needs it, and it may be most of what is kept."""
+
+
+def brief_pod_view(pod: Json) -> PodView:
+    """``pod_view`` without labels and environments, for whoever keeps tens of thousands and decides where they go."""
+    return pod_view(pod, brief=True)
+
+
+def pod_view(pod: Json, *, brief: bool = False) -> PodView:
     """Read a v1 Pod. Fields that are missing, or are not what they should be, are empty: nothing in a pod raises."""
     meta, spec, status = _map(pod, "metadata"), _map(pod, "spec"), _map(pod, "status")
+    extended = _map(status, "extendedResourceClaimStatus")
     return PodView(
         uid=_text(meta, "uid"),
         namespace=_text(meta, "namespace") or "default",
@@ -118,15 +143,29 @@ def pod_view(pod: Json) -> PodView:
         created=_text(meta, "creationTimestamp"),
         deleted=bool(meta.get("deletionTimestamp")),
         scheduler=_text(spec, "schedulerName"),
-        annotations=_texts(meta, "annotations"),
+        annotations=_annotations(meta),
         containers=(
-            *(_container(item, init=True) for item in _items(spec, "initContainers")),
-            *(_container(item, init=False) for item in _items(spec, "containers")),
+            *[_container(item, extended, init=True, brief=brief) for item in _items(spec, "initContainers")],
+            *[_container(item, extended, init=False, brief=brief) for item in _items(spec, "containers")],
         ),
         resource_version=_text(meta, "resourceVersion"),
-        labels=_texts(meta, "labels"),
+        labels={} if brief else _texts(meta, "labels"),
         runtime_class=_text(spec, "runtimeClassName"),
         group=_text(_map(meta, "labels"), GROUP_LABEL) or _text(_map(spec, "schedulingGroup"), "podGroupName"),
+        claims={} if brief else _claims(spec, status, extended),
+    )
+
+
+def changed_pod_view(pod: PodView, now: Json) -> PodView:
+    """The pod as an answer to a change of its metadata has it ``now``: what it asks for is as it was."""
+    meta = _map(now, "metadata")
+    return replace(
+        pod,
+        node=_text(_map(now, "spec"), "nodeName"),
+        phase=_text(_map(now, "status"), "phase") or "Pending",
+        deleted=bool(meta.get("deletionTimestamp")),
+        annotations=_annotations(meta),
+        resource_version=_text(meta, "resourceVersion"),
     )
 
 
@@ -136,12 +175,18 @@ def node_view(node: Json) -> NodeView:
     return NodeView(
         name=_text(meta, "name"),
         uid=_text(meta, "uid"),
-        annotations=_texts(meta, "annotations"),
+        annotations=_annotations(meta),
         labels=_texts(meta, "labels"),
         capacity=_texts(status, "capacity"),
         allocatable=_texts(status, "allocatable"),
         resource_version=_text(meta, "resourceVersion"),
     )
+
+
+def is_silent(node: Json) -> bool:
+    """Whether a node's kubelet is not heard of any more: what a v1 Node's status says is what was once."""
+    conditions = _items(_map(node, "status"), "conditions")
+    return any(_text(one, "type") == "Ready" and _text(one, "status") == "Unknown" for one in conditions)
 
 
 def quota_view(quota: Json) -> QuotaView:
@@ -167,6 +212,31 @@ def anonymous(item: object) -> str:
 
 def misshapen(item: Json) -> str:
     """The first part that is not what it should be, and so is read as if it were empty; empty when all is well."""
+    return "" if _well_shaped(item) else _misshapen(item)
+
+
+def _well_shaped(item: Json) -> bool:
+    """Whether everything is what it should be, in the short way for objects as JSON has them."""
+    meta, spec, status = item.get("metadata"), item.get("spec", {}), item.get("status", {})
+    if not type(item) is type(meta) is type(spec) is type(status) is dict:
+        return False
+    parts = [meta.get("annotations", {}), meta.get("labels", {}), status.get("capacity", {})]
+    texts = [meta.get("uid", ""), meta.get("namespace", ""), meta.get("resourceVersion", "")]
+    texts += [spec.get("nodeName", ""), status.get("phase", "")]
+    lists = [spec.get("containers", []), spec.get("initContainers", [])]
+    parts.append(status.get("allocatable", {}))
+    if any(type(one) is not list for one in lists):
+        return False
+    for container in (*lists[0], *lists[1]):
+        if type(container) is not dict:
+            return False
+        texts.append(container.get("name", ""))
+        parts.append(container.get("resources", {}))
+        lists.append(container.get("env", []))
+    return {*map(type, parts)} == {dict} and {*map(type, texts)} == {str} and {*map(type, lists)} == {list}
+
+
+def _misshapen(item: Json) -> str:
     meta, spec, status = (_map(item, part) for part in ("metadata", "spec", "status"))
     parts: list[tuple[str, object, type]] = [
         ("spec", item.get("spec"), Mapping),
@@ -191,7 +261,35 @@ def misshapen(item: Json) -> str:
     return ""
 
 
-def _container(item: Json, *, init: bool) -> ContainerView:
+def _annotations(meta: Json) -> Mapping[str, str]:
+    found = _texts(meta, "annotations")
+    return {name: text for name, text in found.items() if name != LAST_APPLIED} if LAST_APPLIED in found else found
+
+
+EXTENDED = ""
+"""What a pod calls the claim that the scheduler has made for its extended resources."""
+
+
+def _claims(spec: Json, status: Json, extended: Json) -> Mapping[str, str]:
+    """A claim that the pod names itself, one made from a template, or one for extended resources."""
+    found = {_text(one, "name"): _text(one, "resourceClaimName") for one in _items(spec, "resourceClaims")}
+    made = {_text(one, "name"): _text(one, "resourceClaimName") for one in _items(status, "resourceClaimStatuses")}
+    found |= {name: claim for name, claim in made.items() if claim}
+    if claim := _text(extended, "resourceClaimName"):
+        found[EXTENDED] = claim
+    return {name: claim for name, claim in found.items() if claim}
+
+
+def _container_claims(item: Json, extended: Json) -> tuple[tuple[str, str], ...]:
+    own = [(_text(one, "name"), _text(one, "request")) for one in _items(_map(item, "resources"), "claims")]
+    if not extended:
+        return tuple(own)
+    name = _text(item, "name")
+    mapped = (one for one in _items(extended, "requestMappings") if _text(one, "containerName") == name)
+    return (*own, *((EXTENDED, _text(one, "requestName")) for one in mapped))
+
+
+def _container(item: Json, extended: Json, *, init: bool, brief: bool) -> ContainerView:
     resources = _map(item, "resources")
     return ContainerView(
         name=_text(item, "name"),
@@ -199,19 +297,22 @@ def _container(item: Json, *, init: bool) -> ContainerView:
         restartable=init and item.get("restartPolicy") == "Always",
         limits=_texts(resources, "limits"),
         requests=_texts(resources, "requests"),
-        env={_text(e, "name"): _text(e, "value") for e in _items(item, "env") if e.get("value") is not None},
+        env={}
+        if brief
+        else {_text(e, "name"): _text(e, "value") for e in _items(item, "env") if e.get("value") is not None},
         privileged=bool(_map(item, "securityContext").get("privileged")),
+        claims=() if brief else _container_claims(item, extended),
     )
 
 
 def _is_map(value: object) -> TypeGuard[Json]:
-    """As JSON is read it is a dict; asking an abstract class takes ten times as long, for each field of each pod."""
-    return type(value) is dict or isinstance(value, Mapping)
+    """As JSON is read it is a dict: who reads a field of each pod asks for that first, in a tenth of the time."""
+    return isinstance(value, Mapping)
 
 
 def _map(parent: Json, key: str) -> Json:
-    value = parent.get(key) if _is_map(parent) else None
-    return value if _is_map(value) else {}
+    value = parent.get(key) if type(parent) is dict or _is_map(parent) else None
+    return value if type(value) is dict or _is_map(value) else {}
 
 
 def _list(parent: Json, key: str) -> Sequence[Any]:
@@ -220,14 +321,22 @@ def _list(parent: Json, key: str) -> Sequence[Any]:
 
 
 def _items(parent: Json, key: str) -> Iterator[Json]:
-    return (item for item in _list(parent, key) if _is_map(item))
+    return (item for item in _list(parent, key) if type(item) is dict or _is_map(item))
 
 
 def _text(parent: Json, key: str) -> str:
-    return _as_text(parent.get(key)) or ""
+    value = parent.get(key, "")
+    return value if type(value) is str and value.isascii() else _as_text(value) or ""
 
 
-def _texts(parent: Json, key: str) -> dict[str, str]:
+def _texts(parent: Json, key: str) -> Mapping[str, str]:
+    found = parent.get(key, {})
+    if type(found) is dict:
+        try:  # nearly all are texts in ASCII, and taken as they are
+            if "".join(found.values()).isascii() and "".join(found).isascii():
+                return found
+        except TypeError:
+            pass
     texts = ((_as_text(name), _as_text(value)) for name, value in _map(parent, key).items())
     return {name: value for name, value in texts if name is not None and value is not None}
 

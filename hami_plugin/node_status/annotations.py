@@ -1,22 +1,38 @@
-"""What each family wants the node's annotations to be. One family's failure keeps no other from writing its own."""
+"""The annotations of a node: what each family wants them to be, and which are left on a node that nobody serves.
+
+One family's failure keeps no other from writing its own.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
 
 from hami_plugin.aio import Watched
 from hami_plugin.errors import HamiError, VendorError, WireError
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.links import Links
+from hami_plugin.model.views import NodeView, is_silent, node_view
 from hami_plugin.protocol.grammar import bounded, shown
-from hami_plugin.protocol.keys import NODE_LOCK
-from hami_plugin.protocol.register import DeviceInfo, Refuses, encode_json, encode_legacy, unhealthy_key
+from hami_plugin.protocol.handshake import ANSWER_TIMEOUT, HandshakeState, parse_handshake
+from hami_plugin.protocol.keys import BIND_LOCK, NODE_LOCK, OWN
+from hami_plugin.protocol.lock import parse_lock
+from hami_plugin.protocol.register import (
+    DeviceInfo,
+    Refuses,
+    joined_json,
+    joined_legacy,
+    json_entry,
+    legacy_entry,
+    unhealthy_key,
+)
 from hami_plugin.protocol.register import key as refuses_key
 from hami_plugin.protocol.scores import score_annotation
-from hami_plugin.sdk import Family, NodeSide
+from hami_plugin.sdk import Cuttable, Family, NodeSide
 from hami_plugin.vendor_boundary.guard import VendorErrors
 
 MAX_ANNOTATION_BYTES = 256 * 1024
@@ -30,19 +46,27 @@ class Rendered:
     """The parts of one family's annotations, each made anew only when its device, or the links, have changed."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, tuple[Device, DeviceInfo]] = {}
+        self._entries: dict[str, tuple[tuple[Device, Cuttable], DeviceInfo, str]] = {}
         self._scored: tuple[Links, Sequence[str]] | None = None
         self._scores: str | None = None
 
-    def entries(self, node: NodeSide, devices: Sequence[Device], *, legacy: bool) -> list[DeviceInfo]:
-        """What each device registers."""
+    def register(
+        self, node: NodeSide, devices: Sequence[Device], *, legacy: bool, cuttable: Mapping[str, Cuttable] | None = None
+    ) -> str:
+        """The register annotation. A fault changes one device's entry in it, as does what it may be cut into."""
         known, self._entries = self._entries, {}
         for device in devices:
             entry = known.get(device.uuid)
-            if entry is None or entry[0] != device:
-                entry = (device, node.register(device, legacy))
+            seen = (device, (cuttable or {}).get(device.uuid, Cuttable()))
+            if entry is None or entry[0] != seen:
+                info = _info(node, device, seen[1], legacy=legacy)
+                text = "" if node.encode else legacy_entry(info) if legacy else json_entry(info)
+                entry = (seen, info, text)
             self._entries[device.uuid] = entry
-        return [self._entries[device.uuid][1] for device in devices]
+        entries = [self._entries[device.uuid][1:] for device in devices]
+        if node.encode:
+            return node.encode([info for info, _text in entries])
+        return joined_legacy(entries) if legacy else joined_json(entries)
 
     def scores(self, links: Links, uuids: Sequence[str]) -> str | None:
         """The score annotation. A fault changes nothing in it."""
@@ -51,13 +75,24 @@ class Rendered:
         return self._scores
 
 
+def _info(node: NodeSide, device: Device, cuttable: Cuttable, *, legacy: bool) -> DeviceInfo:
+    info = node.register(device, legacy)
+    if node.partitions is None:
+        return info
+    return node.partitions.without(node.partitions.registered(info, cuttable.profiles), cuttable.blocked)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A family of a vendor, and the snapshot that its annotations are drawn from."""
+    """A family of a vendor, and the snapshot that its annotations are drawn from.
+
+    ``cuttable`` is what its cards may be cut into; its value is None until that is known.
+    """
 
     family: Family
     snapshot: Watched[Snapshot]
     vendor: str = ""
+    cuttable: Watched[Mapping[str, Cuttable] | None] | None = None
     errors: VendorErrors = field(default_factory=lambda: VendorErrors(""))
     rendered: Rendered = field(default_factory=Rendered)
 
@@ -107,6 +142,8 @@ def wanted_annotations(
     style: Style,
     taken: AbstractSet[str] = frozenset(),
     rendered: Rendered | None = None,
+    *,
+    cuttable: Mapping[str, Cuttable] | None = None,
 ) -> Wanted:
     """What a family wants the node to say, None for what it should say no more. ``taken`` are devices in use.
 
@@ -118,27 +155,38 @@ def wanted_annotations(
         ours = (keys.register, keys.score, keys.handshake)
         none: Wanted = {where: Refuses(what="all", why=node.absent).text if node.absent else None}
         none |= {unhealthy_key(family.device_type): None, **{key: None for key in ours if key}}
-        return {**none, **node.announce(snapshot, taken)} if snapshot.ready else {}
+        return {**none, **_announced(node, snapshot, taken, {})} if snapshot.ready else {}
     wanted: Wanted = {where: Refuses(what="parts", why=node.whole_only).text if node.whole_only else None}
-    wanted |= {**node.notes, **node.announce(snapshot, taken)}
+    wanted |= {**node.notes, **_announced(node, snapshot, taken, cuttable or {})}
     sick = [str(one.index) for one in snapshot.devices if not one.health.offered and not keys.register]
     wanted[unhealthy_key(family.device_type)] = ",".join(sick) or None
     if keys.register:
-        infos = rendered.entries(node, snapshot.devices, legacy=style.legacy)
-        encode = node.encode or (encode_legacy if style.legacy else encode_json)
-        wanted[keys.register] = encode(infos)
+        wanted[keys.register] = rendered.register(node, snapshot.devices, legacy=style.legacy, cuttable=cuttable)
     if style.scores and keys.score:
         uuids = [device.uuid for device in snapshot.devices]
         wanted[keys.score] = rendered.scores(snapshot.links, uuids)
     return wanted
 
 
+def _announced(
+    node: NodeSide, snapshot: Snapshot, taken: AbstractSet[str], cuttable: Mapping[str, Cuttable]
+) -> Mapping[str, str | None]:
+    told = node.announce(snapshot, taken)
+    return {**told, **node.partitions.announce(snapshot, cuttable)} if node.partitions else told
+
+
 def desired_annotations(sources: Sequence[Source], style: Style, taken: AbstractSet[str]) -> Iterator[Desired]:
     """Each family's desired annotations. Where they cannot be written, the family's old ones stay."""
     written: dict[str, tuple[str, str | None]] = {}
     for source in sources:
+        cuttable = source.cuttable.value if source.cuttable else None
+        if source.cuttable and cuttable is None:
+            yield Desired(source=source)
+            continue
         try:
-            wanted = wanted_annotations(source.family, source.snapshot.value, style, taken, source.rendered)
+            wanted = wanted_annotations(
+                source.family, source.snapshot.value, style, taken, source.rendered, cuttable=cuttable
+            )
             _require_own(source, wanted, sources, written)
         except HamiError as error:
             retry = isinstance(error, VendorError)
@@ -185,27 +233,29 @@ def _require_own(
     written: Mapping[str, tuple[str, str | None]],
 ) -> None:
     """``WireError`` for what is no annotation, and for keys that another family or the scheduler uses."""
+    others = _others(source, sources)
     for key, value in wanted.items():
         if not isinstance(key, str) or not _KEY.fullmatch(key):
             raise WireError(f"{shown(key)} cannot be the key of an annotation")
         vendor, before = written.get(key, (source.vendor, value))
         if vendor != source.vendor and before != value:
             raise WireError(f"{key} already has another value from vendor {vendor}")
-        if key == NODE_LOCK or key in _others(source, sources):
+        if key == NODE_LOCK or key in others:
             raise WireError(f"{key} is not this family's to write")
         if value is not None:
             _require_text(key, value)
+        if not key.startswith(OWN) and key not in _keys(source):
+            raise WireError(f"{key} is not among the annotations that the family declares")
 
 
 def _others(source: Source, sources: Sequence[Source]) -> set[str]:
     """The keys of other vendors' families, but for those that this one has as well."""
     own = _keys(source)
-    return {key for one in sources if one.vendor != source.vendor for key in _keys(one) if key and key not in own}
+    return {key for one in sources if one.vendor != source.vendor for key in _keys(one) - own}
 
 
 def _keys(source: Source) -> set[str]:
-    names = source.family.annotations
-    return {names.register, names.handshake, names.score}
+    return set(source.family.annotations.of_nodes)
 
 
 def _require_text(key: str, value: object) -> None:
@@ -215,3 +265,69 @@ def _require_text(key: str, value: object) -> None:
         bounded(value, key).encode()
     except UnicodeEncodeError as error:
         raise WireError(f"{key}: {error.reason} at {error.start}") from error
+
+
+def heard(node: Mapping[str, Any]) -> NodeView:
+    """Read a v1 Node. One whose kubelet is silent, as after the node was named anew, offers nothing."""
+    view = node_view(node)
+    return replace(view, allocatable={}) if is_silent(node) else view
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traces:
+    """All that may be left on nodes: ``annotations`` by name, and those that begin with ``hami-plugin.io/``.
+
+    ``locks`` are the ones among them that a scheduler holds while it binds, with their time. ``resources`` are those
+    that a living daemon offers. Neither the daemon nor a scheduler writes labels or taints.
+    """
+
+    annotations: frozenset[str]
+    locks: Mapping[str, timedelta]
+    handshakes: frozenset[str]
+    resources: frozenset[str]
+
+    @classmethod
+    def of(cls, families: Iterable[Family]) -> Traces:
+        known = tuple(families)
+        rules = [family.rules.lock for family in known if family.rules.lock]
+        locks = {rule.annotation: timedelta(seconds=rule.expires_s) for rule in rules}
+        locks = {NODE_LOCK: timedelta(minutes=5), BIND_LOCK: timedelta(minutes=1), **locks}
+        return cls(
+            annotations=frozenset(key for family in known for key in family.annotations.of_nodes) | locks.keys(),
+            locks=locks,
+            handshakes=frozenset(family.annotations.handshake for family in known) - {""},
+            resources=frozenset(family.resources.count for family in known),
+        )
+
+    def on(self, node: NodeView) -> tuple[str, ...]:
+        """The annotations of the node that are left of us."""
+        return tuple(sorted(key for key in node.annotations if key in self.annotations or key.startswith(OWN)))
+
+    def needed(self, node: NodeView, *, now: datetime) -> Sequence[str]:
+        """Why they may still be needed; empty where nothing lives on the node."""
+        return (*self._offered(node), *self._held(node, now), *self._reported(node, now))
+
+    def _offered(self, node: NodeView) -> Iterator[str]:
+        for resource in sorted(self.resources):
+            if node.allocatable.get(resource, "0") != "0":  # the kubelet writes counts of devices so
+                yield f"a device plugin offers {node.allocatable[resource]} {resource} there"
+
+    def _held(self, node: NodeView, now: datetime) -> Iterator[str]:
+        for key, expires in self.locks.items():
+            try:
+                lock = parse_lock(node.annotations[key]) if key in node.annotations else None
+            except WireError:
+                continue
+            if lock and now - lock.time < expires:
+                whose = f"pod {lock.namespace}/{lock.pod}" if lock.pod else "a pod"
+                yield f"a scheduler binds {whose} ({key})"
+
+    def _reported(self, node: NodeView, now: datetime) -> Iterator[str]:
+        """The time of a handshake is local to who wrote it; one of another time zone counts for nothing."""
+        for key in sorted(self.handshakes & node.annotations.keys()):
+            handshake = parse_handshake(node.annotations[key])
+            written = handshake.time
+            if handshake.state is HandshakeState.REPORTED and written:
+                age = now.replace(tzinfo=None) - written
+                if timedelta(0) <= age < ANSWER_TIMEOUT:
+                    yield f"a daemon has answered {int(age.total_seconds())} s ago ({key})"

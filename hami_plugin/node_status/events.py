@@ -62,6 +62,9 @@ class EventRecorder:
     REPEAT_AFTER_S = 600.0
     MAX_PODS = 4
     MAX_TRIES = 12
+    SUCCESS_EVERY_S = 0.2
+    MAX_SUCCESSES = 100
+    """Of a burst. After it one in ``SUCCESS_EVERY_S`` is written: each costs the API server as much as a decision."""
 
     def __init__(
         self,
@@ -82,6 +85,7 @@ class EventRecorder:
         self._away_until = 0.0
         self._away = self._backoff.delays()
         self._full = False
+        self._successes_due = float("-inf")
 
     def node(self, reason: str, message: str, *, warning: bool = True) -> None:
         """An Event about this node."""
@@ -95,7 +99,7 @@ class EventRecorder:
             self.pod(pod, reason, message, warning=True)
 
     def pod(self, pod: PodView, reason: str, message: str, *, warning: bool) -> None:
-        """An Event about a pod."""
+        """An Event about a pod. Of many successes at once some are left out: the pods themselves say them."""
         subject = Subject(kind="Pod", name=pod.name, namespace=pod.namespace, uid=pod.uid)
         self._put(Event(subject=subject, reason=reason, message=message, warning=warning))
 
@@ -152,6 +156,8 @@ class EventRecorder:
         key = (event.subject, event.reason, event.message)
         if now - self._reported.get(key, float("-inf")) < self.REPEAT_AFTER_S:
             return
+        if not event.warning and not self._take_success(now):
+            return
         if len(self._reported) >= self.MAX_REPORTED:  # the older half goes; at worst an Event is repeated too early
             self._reported = dict(list(self._reported.items())[self.MAX_REPORTED // 2 :])
         if self._queue.qsize() + len(self._again) + self._under_way >= self.MAX_WAITING:
@@ -163,6 +169,14 @@ class EventRecorder:
         self._full = False
         self._reported.pop(key, None)
         self._reported[key] = now
+
+    def _take_success(self, now: float) -> bool:
+        """Whether one more success may be told."""
+        due = max(self._successes_due, now - self.MAX_SUCCESSES * self.SUCCESS_EVERY_S) + self.SUCCESS_EVERY_S
+        if due > now:
+            return False
+        self._successes_due = due
+        return True
 
 
 def _worth_another_try(problem: ClusterError) -> bool:

@@ -85,6 +85,9 @@ class Registration:
         async with asyncio.TaskGroup() as group:
             for source in self._sources:
                 group.create_task(self._wake_by(source.snapshot), name=f"registration of {source.family.device_type}")
+                if source.cuttable:
+                    name = f"registration of {source.family.device_type}'s places"
+                    group.create_task(self._wake_by(source.cuttable), name=name)
             group.create_task(self._wake_by(self._node.view), name="registration of the node")
             group.create_task(self._publish(), name="registration")
 

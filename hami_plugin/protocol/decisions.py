@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -101,7 +101,7 @@ def one_id(_grant: Grant) -> int:
     return 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots, which would leave no place for what is cached
 class Question:
     """What a family's decisions are read by: its resources and the two annotations of a pod.
 
@@ -121,13 +121,13 @@ class Question:
     ids: Callable[[Grant], int] = one_id
     lock: str = ""
 
-    @property
+    @cached_property
     def decision(self) -> str:
         """The annotation that tells a node of a decision."""
         return self.to_allocate or self.allocated
 
 
-@dataclass(frozen=True, kw_only=True)  # without slots, which would leave no place for what is cached
+@dataclass(frozen=True, kw_only=True)  # without slots, as above
 class Claim:
     """One container's share of a decision. ``piece`` is its position in the to-allocate annotation, if still there."""
 
@@ -138,13 +138,14 @@ class Claim:
     ids: Callable[[Grant], int] = one_id
 
     @cached_property
+    def in_order(self) -> tuple[str, ...]:
+        """The device behind each id that the kubelet must offer for it, in the decision's order."""
+        return tuple(grant.uuid for grant in self.grants for _ in range(self.ids(grant)))
+
+    @cached_property
     def devices(self) -> tuple[str, ...]:
-        """The device behind each id that the kubelet must offer for it, sorted."""
-        return tuple(sorted(grant.uuid for grant in self.grants for _ in range(self.ids(grant))))
-
-
-Reader = Callable[[PodView, Question], tuple[Claim, ...]]
-"""``claims``, or something that answers the same."""
+        """The same, sorted."""
+        return tuple(sorted(self.in_order))
 
 
 def asking(pod: PodView, *resources: str) -> tuple[ContainerView, ...]:
@@ -196,64 +197,6 @@ def _in_place(pod: PodView, question: Question, asking: Sequence[ContainerView])
                 f"{question.allocated} of pod {pod.key} has devices for container {container.name}, "
                 f"which asks for no {' or '.join((question.resource, *question.also))}"
             )
-
-
-class ReadOnce:
-    """A ``Reader`` that reads each version of a pod once: every Allocate looks at all pods that are starting."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, str], tuple[PodView, tuple[Claim, ...] | WireError]] = {}
-
-    def __call__(self, pod: PodView, question: Question) -> tuple[Claim, ...]:
-        key = (pod.uid, question.resource)
-        known, answer = self._known.get(key, (None, ()))
-        if known is not pod:
-            answer = _answer(pod, question)
-            self._known[key] = (pod, answer)
-        if isinstance(answer, WireError):
-            raise answer.with_traceback(None)
-        return answer
-
-    def keep(self, pods: Sequence[PodView]) -> None:
-        """Forget all other pods, once they are the most."""
-        if len(self._known) > 2 * len(pods):
-            uids = {pod.uid for pod in pods}
-            self._known = {key: entry for key, entry in self._known.items() if key[0] in uids}
-
-
-def excess(
-    claim: Claim, question: Question, advertised: Mapping[str, int], every_core: Mapping[str, int] | None = None
-) -> str:
-    """What a claim has beyond its container's request, as a message; empty if nothing.
-
-    ``advertised`` gives each device's memory in MiB, ``every_core`` what a grant of all its cores is, where that is not
-    100. The pod's author can write annotations; what the container asks for was seen by admission and quota. A grant of
-    0 is one without limit.
-    """
-    container = claim.container
-    memory = container.amount(question.memory) * question.memory_factor if question.memory else 0
-    percent = container.amount(question.memory_percent) if question.memory_percent else 0
-    cores = container.amount(question.cores) if question.cores else 0
-    for grant in claim.grants:
-        total = advertised.get(grant.uuid, 0)
-        ceiling = memory or (total * percent + 99) // 100 or total
-        if ceiling and (grant.memory > ceiling or (not grant.memory and (memory or percent))):
-            what = f"{grant.memory} MiB" if grant.memory else "all memory"
-            return f"{what} of {grant.uuid} where container {container.name} may have {ceiling} MiB"
-        most = (every_core or {}).get(grant.uuid, 100)
-        allowed = (most * cores + 99) // 100 or most
-        if grant.cores > allowed or (cores and not grant.cores):
-            unit = " %" if most == 100 else ""
-            what = f"{grant.cores}{unit} cores" if grant.cores else "all cores"
-            return f"{what} of {grant.uuid} where container {container.name} may have {allowed}{unit}"
-    return ""
-
-
-def _answer(pod: PodView, question: Question) -> tuple[Claim, ...] | WireError:
-    try:
-        return claims(pod, question)
-    except WireError as error:
-        return error
 
 
 def _pieces(pod: PodView, key: str) -> tuple[tuple[Grant, ...], ...]:

@@ -24,7 +24,7 @@ INT64_MAX = 2**63 - 1
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
-_LONGEST_NUMBER = 64
+_MAX_DIGITS = 64
 _SHOWN = 64
 
 # Go's encoder writes these five inside strings as escapes. None of them occurs in JSON outside a string.
@@ -167,13 +167,13 @@ def bool_of(item: Mapping[str, Any], key: str, what: str) -> bool:
 
 
 def _json_integer(text: str) -> int:
-    if len(text) > _LONGEST_NUMBER:
+    if len(text) > _MAX_DIGITS:
         raise WireError(f"a number of {len(text)} digits")
     return int(text)
 
 
 def _json_float(text: str) -> float:
-    if len(text) > _LONGEST_NUMBER:
+    if len(text) > _MAX_DIGITS:
         raise WireError(f"a number of {len(text)} digits")
     value = float(text)
     if math.isinf(value):

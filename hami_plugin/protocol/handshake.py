@@ -81,6 +81,6 @@ def _time(text: str) -> datetime | None:
     if not match:
         return None
     try:
-        return datetime.strptime(match.group(1), _STAMP)  # noqa: DTZ007  # the wire has no zone
+        return datetime.fromisoformat(match.group(1))
     except ValueError:
         return None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from sys import intern
 from typing import Any, Literal
 
 from hami_plugin.errors import WireError
 from hami_plugin.model.device import Device
 from hami_plugin.protocol.grammar import (
+    INT32_MAX,
     INT64_MAX,
     bool_of,
     bounded,
@@ -85,12 +87,26 @@ class DeviceInfo:
         )
 
 
+Entry = tuple[DeviceInfo, str]
+"""A device, and what is written of it."""
+
+
 def encode_json(infos: Sequence[DeviceInfo]) -> str:
     """The register annotation since HAMi 2.8: by index, so that it changes only when a device does.
 
     Zero values are left out, as Go's ``omitempty`` does; a device without ``health`` is unhealthy to the reader.
     """
-    return to_json([_members(info) for info in in_order(infos)], "register annotation")
+    return joined_json((info, json_entry(info)) for info in infos)
+
+
+def json_entry(info: DeviceInfo) -> str:
+    """One device in ``encode_json``."""
+    return to_json(_members(info), "register annotation")
+
+
+def joined_json(entries: Iterable[Entry]) -> str:
+    """``encode_json`` of devices whose entries are made."""
+    return f"[{','.join(in_order(entries))}]"
 
 
 def decode_json(text: str) -> tuple[DeviceInfo, ...]:
@@ -102,9 +118,9 @@ def decode_json(text: str) -> tuple[DeviceInfo, ...]:
     return tuple(_info(_spelt(item), f"device[{position}]") for position, item in enumerate(items))
 
 
-def in_order(infos: Sequence[DeviceInfo]) -> list[DeviceInfo]:
-    """As they are written: by index."""
-    return sorted(infos, key=lambda info: (info.index, info.id))
+def in_order(entries: Iterable[Entry]) -> list[str]:
+    """The texts as they are written: by index."""
+    return [text for _info, text in sorted(entries, key=lambda entry: (entry[0].index, entry[0].id))]
 
 
 def checked(info: DeviceInfo, *, without: str = "") -> DeviceInfo:
@@ -158,6 +174,8 @@ def _spelt(item: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _info(item: Mapping[str, Any], where: str) -> DeviceInfo:
+    if plain_one := _usual(item):
+        return plain_one
     custom = object_of(item, "custominfo", where)
     return DeviceInfo(
         id=text_of(item, "id", where),
@@ -175,6 +193,39 @@ def _info(item: Mapping[str, Any], where: str) -> DeviceInfo:
         ),
         vendor=text_of(item, "devicevendor", where),
         custom=None if custom is None else plain(custom, f"{where}.custominfo"),
+    )
+
+
+def _usual(item: Mapping[str, Any]) -> DeviceInfo | None:
+    """A device that is as nearly all are: without profiles and data of its own, and every member what it should be.
+
+    A scheduler reads tens of thousands of them when it starts.
+    """
+    if item.get("migProfiles") or item.get("custominfo") is not None:
+        return None
+    get = item.get
+    texts = (get("id", ""), get("type", ""), get("mode", ""), get("devicevendor", ""))
+    numbers = (get("index", 0), get("count", 0), get("devmem", 0), get("devcore", 0), get("numa", 0))
+    health = get("health", False)
+    if {*map(type, texts)} != {str} or {*map(type, numbers)} != {int} or type(health) is not bool:
+        return None
+    if not (min(numbers[:4]) >= 0 and max(numbers) <= INT32_MAX and numbers[4] >= -INT32_MAX):
+        return None
+    name, kind, mode, vendor = texts
+    if not "".join(texts).isprintable():
+        return None
+    index, count, devmem, devcore, numa = numbers
+    return DeviceInfo(
+        id=name,
+        index=index,
+        count=count,
+        devmem=devmem,
+        devcore=devcore,
+        type=intern(kind),  # one text for all devices of a cluster
+        numa=numa,
+        mode=intern(mode),
+        health=health,
+        vendor=intern(vendor),
     )
 
 
@@ -201,7 +252,17 @@ def encode_legacy(infos: Sequence[DeviceInfo]) -> str:
 
     MIG profiles, vendor and custom information have no place in it.
     """
-    return "".join(f"{_fields(info)}:" for info in in_order(infos))
+    return joined_legacy((info, legacy_entry(info)) for info in infos)
+
+
+def legacy_entry(info: DeviceInfo) -> str:
+    """One device in ``encode_legacy``."""
+    return f"{_fields(info)}:"
+
+
+def joined_legacy(entries: Iterable[Entry]) -> str:
+    """``encode_legacy`` of devices whose entries are made."""
+    return "".join(in_order(entries))
 
 
 def decode_legacy(text: str) -> tuple[DeviceInfo, ...]:
@@ -249,9 +310,11 @@ MAX_CHARACTERS = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refuses:
-    """``parts``: only whole devices are handed out. ``all``: none, as the node hands them out under another name."""
+    """``parts``: only whole devices are handed out. ``several``: only whole ones to a container that has several.
+    ``all``: none, as the node hands them out under another name.
+    """
 
-    what: Literal["parts", "all"]
+    what: Literal["parts", "several", "all"]
     why: str
 
     @property
@@ -261,8 +324,20 @@ class Refuses:
 
     def __str__(self) -> str:
         """For people, behind a scheduler's reason. It has no comma, by which reasons are parted."""
-        begin = "the node serves whole devices only" if self.what == "parts" else "the node serves none of these"
+        begin = _REFUSED[self.what]
         return f"{begin}: {self.why.replace(',', ';')}" if self.why else begin
+
+    @property
+    def whole_from(self) -> int:
+        """How many devices a container may have before it can have whole ones only; 0: any number."""
+        return {"parts": 1, "several": 2, "all": 0}[self.what]
+
+
+_REFUSED = {
+    "parts": "the node serves whole devices only",
+    "several": "the node serves several devices whole only",
+    "all": "the node serves none of these",
+}
 
 
 def key(device_type: str) -> str:
@@ -277,6 +352,8 @@ def refused(annotations: Mapping[str, str], device_type: str) -> Refuses | None:
     match what.strip():
         case "parts":
             return Refuses(what="parts", why=reason)
+        case "several":
+            return Refuses(what="several", why=reason)
         case "all":
             return Refuses(what="all", why=reason)
         case _:

@@ -38,8 +38,11 @@ def decode_scores(text: str) -> dict[str, dict[str, int]]:
     for position, item in enumerate(objects(from_json(text, "score annotation"), "score annotation")):
         where = f"score annotation[{position}]"
         peers = object_of(item, "score", where) or {}
+        printable("".join(peers), where)
+        low, high = -INT64_MAX - 1, INT64_MAX
         scores[text_of(item, "uuid", where)] = {
-            printable(peer, where): int_of(peers, peer, where, -INT64_MAX - 1, INT64_MAX) for peer in peers
+            peer: score if type(score) is int and low <= score <= high else int_of(peers, peer, where, low, high)
+            for peer, score in peers.items()
         }
     return scores
 

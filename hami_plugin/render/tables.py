@@ -1,9 +1,11 @@
-"""A snapshot as text: the devices one a line, and the matrix of how they are linked."""
+"""A snapshot as text: a table of the devices, a matrix of their links, and all of it as JSON for other programs."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from hami_plugin.model.device import Device, Snapshot
 
@@ -22,7 +24,7 @@ _NO_PATH = "-"
 
 def device_name(device: Device, noun: str) -> str:
     """What people call a device: its vendor's noun and the index (``GPU0``, ``NPU3``)."""
-    return f"{noun}{device.index}"
+    return f"{noun}{device.number}"
 
 
 def numa_name(device: Device) -> str:
@@ -30,7 +32,7 @@ def numa_name(device: Device) -> str:
 
 
 def pair_label(snapshot: Snapshot, a: Device, b: Device) -> str:
-    """The label of a pair, ``X`` for a device and itself, ``-`` where nothing was measured."""
+    """The label of a pair: ``X`` for a device with itself, ``-`` if nothing was measured."""
     link = snapshot.links.between(a.uuid, b.uuid)
     return "X" if a is b else link.label if link else _NO_PATH
 
@@ -41,7 +43,7 @@ def differs(snapshot: Snapshot, a: Device, b: Device) -> bool:
 
 
 def explained(labels: Sequence[str]) -> list[tuple[str, str]]:
-    """Each label among ``labels`` once, closest first, with what it means. ``NV4`` and ``NV18`` are one ``NV#``."""
+    """Each distinct label with its meaning, closest first. ``NV4`` and ``NV18`` are one entry, ``NV#``."""
     kinds = {match.group(1) for label in labels if (match := _COUNTED.fullmatch(label))}
     lines = [(f"{kind}#", "# fabric links") for kind in sorted(kinds)]
     lines += [(label, "a link of the fabric") for label in labels if label.isalpha() and label not in _LEVELS]
@@ -51,13 +53,13 @@ def explained(labels: Sequence[str]) -> list[tuple[str, str]]:
 
 _HEADER = ("INDEX", "UUID", "MODEL", "MEMORY", "NUMA", "PCI", "HEALTH")
 DEVICE_RIGHT = (0, 3, 4)
-"""The columns of the table of devices whose cells end together."""
+"""The right-aligned columns of the device table."""
 
 
 def device_table(snapshot: Snapshot) -> str:
-    """One line a device: index, UUID, model, memory, NUMA node, PCI address, health and the reason when it is not well.
+    """One line per device: index, UUID, model, memory, NUMA node, PCI address, health and the reason if unhealthy.
 
-    A snapshot that is not ready says why, above what was seen last.
+    For a snapshot that is not ready, the reason precedes what was seen last.
     """
     state = [] if snapshot.ready else [not_ready(snapshot)]
     if not snapshot.devices:
@@ -71,7 +73,7 @@ def not_ready(snapshot: Snapshot) -> str:
 
 
 def device_rows(snapshot: Snapshot) -> list[Sequence[str]]:
-    """The table of devices as cells, its header first."""
+    """The device table as cells, header first."""
     return [_HEADER, *(_row(device) for device in snapshot.devices)]
 
 
@@ -79,7 +81,7 @@ def topology_matrix(snapshot: Snapshot, noun: str, width: int | None = None) -> 
     """Labels of all pairs with NUMA nodes and a legend, then the pair scores. Devices are named by ``noun``.
 
     Pairs whose two directions were measured differently are marked ``*`` in both matrices and named below. A matrix
-    wider than ``width`` goes on below, with the rows named again.
+    wider than ``width`` continues below, with the row names repeated.
     """
     if not snapshot.devices:
         return "no devices"
@@ -104,7 +106,7 @@ def _row(device: Device) -> tuple[str, ...]:
     health = str(device.health)
     why = _because(device.reason, device.message)
     return (
-        str(device.index),
+        device.number,
         device.uuid,
         device.model,
         f"{device.memory} MiB",
@@ -121,7 +123,7 @@ def _because(reason: str, message: str) -> str:
 def _matrix(
     snapshot: Snapshot, noun: str, cell: Callable[[Device, Device], str], width: int | None, *, numa: bool = False
 ) -> list[list[str]]:
-    """One block of lines, or several where ``width`` asks for it."""
+    """One block of lines, or several if it exceeds ``width``."""
     devices = snapshot.devices
     names = [device_name(device, noun) for device in devices]
     rows = [["", *names, *(["NUMA"] if numa else [])]]
@@ -133,7 +135,7 @@ def _matrix(
 
 
 def _folded(rows: Sequence[Sequence[str]], width: int | None) -> list[list[Sequence[str]]]:
-    """The columns in parts that fit into ``width`` together with the first one; a part has at least one column."""
+    """The columns in parts that fit into ``width`` beside the first one; each part has at least one column."""
     sizes = [max(len(row[column]) for row in rows) + 2 for column in range(len(rows[0]))]
     parts: list[list[int]] = [[]]
     for column, size in enumerate(sizes[1:], 1):
@@ -154,7 +156,7 @@ def _pair(snapshot: Snapshot, a: str, b: str, noun: str) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], *, right: Sequence[int]) -> list[str]:
-    """Rows of equal length as lines, each column as wide as its widest cell; ``right`` columns end together."""
+    """Rows of equal length as lines, each column as wide as its widest cell; ``right`` columns are right-aligned."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  ".join(
@@ -163,3 +165,75 @@ def aligned(rows: Sequence[Sequence[str]], *, right: Sequence[int]) -> list[str]
         ).rstrip()
         for row in rows
     ]
+
+
+def snapshot_json(snapshot: Snapshot) -> str:
+    """All of the snapshot except the vendors' traits. Memory is in MiB, cores in percent."""
+    links = snapshot.links
+    document = {
+        "ready": snapshot.ready,
+        "reason": snapshot.reason,
+        "message": snapshot.message,
+        "facts": dict(sorted(snapshot.facts.items())),
+        "devices": [_device(device) for device in snapshot.devices],
+        "links": [
+            {"a": a, "b": b, "score": link.score, "label": link.label, "level": link.level, "lanes": link.lanes}
+            for (a, b), link in sorted(links.pairs.items())
+        ],
+        "asymmetric": [list(pair) for pair in links.asymmetric],
+        "problems": list(links.problems),
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False)
+
+
+def links_document(snapshot: Snapshot, noun: str) -> dict[str, Any]:
+    """The links for other programs: the devices by name, and each pair once, by their names."""
+    names = {device.uuid: device_name(device, noun) for device in snapshot.devices}
+    return {
+        "devices": [
+            {
+                "name": names[device.uuid],
+                "uuid": device.uuid,
+                "index": device.index,
+                "model": device.model,
+                "numa": device.numa,
+                "pci": device.pci,
+                "offered": device.health.offered,
+            }
+            for device in snapshot.devices
+        ],
+        "links": [
+            {
+                "a": names.get(a, a),
+                "b": names.get(b, b),
+                "label": link.label,
+                "score": link.score,
+                "level": link.level,
+                "lanes": link.lanes,
+                "asymmetric": (a, b) in snapshot.links.asymmetric,
+            }
+            for (a, b), link in sorted(snapshot.links.pairs.items())
+        ],
+        "problems": list(snapshot.links.problems),
+    }
+
+
+def _device(device: Device) -> dict[str, Any]:
+    return {
+        "uuid": device.uuid,
+        "index": device.index,
+        "family": device.family,
+        "model": device.model,
+        "memory": device.memory,
+        "cores": device.cores,
+        "minor": device.minor,
+        "pci": device.pci,
+        "numa": device.numa,
+        "mode": device.mode,
+        "health": str(device.health),
+        "offered": device.health.offered,
+        "reason": device.reason,
+        "message": device.message,
+        "place": device.place,
+        "part": device.part,
+    }

@@ -1,6 +1,5 @@
-"""The contract between the daemon and a vendor, which both import from here. What is one vendor's own is not here.
-
-A vendor finds here also what most vendors need: cards that a tool lists, a polling driver, device nodes.
+"""The contract between the daemon and a vendor, and what most vendors need: a polling driver, device nodes, cards that
+a tool lists. Nothing here belongs to a single vendor.
 """
 
 from hami_plugin.sdk import pci
@@ -14,7 +13,9 @@ from hami_plugin.sdk.family import (
     Leftovers,
     LockRule,
     NodeSide,
+    PartitionSide,
     Patch,
+    Reservation,
     Resources,
     SchedulingRules,
     Units,
@@ -22,8 +23,22 @@ from hami_plugin.sdk.family import (
     whole_devices,
 )
 from hami_plugin.sdk.hardware import Hardware, distances
-from hami_plugin.sdk.lazy import deferred
 from hami_plugin.sdk.listed_cards import Card, Fabric, comma_lists, listed_vendor, whole_cards
+from hami_plugin.sdk.partitions import (
+    NOWHERE,
+    Cuttable,
+    InUseError,
+    NoRoomError,
+    Partition,
+    PartitionDriver,
+    Placement,
+    Profile,
+    Range,
+    Step,
+    UnlistedCardsError,
+    overlaps,
+    unoccupied,
+)
 from hami_plugin.sdk.polling import PollingDriver
 from hami_plugin.sdk.tools import ToolError, address, json_object, matrix, mebibytes, read, read_table
 from hami_plugin.sdk.vendor import (
@@ -37,32 +52,44 @@ from hami_plugin.sdk.vendor import (
 )
 
 __all__ = [
+    "NOWHERE",
     "SHARED_LOCK",
     "AnnotationKeys",
     "Announce",
     "Card",
+    "Cuttable",
     "DeviceNodes",
     "Driver",
     "Fabric",
     "Family",
     "Hardware",
     "HealthEvent",
+    "InUseError",
     "Injection",
     "Leftovers",
     "LockRule",
+    "NoRoomError",
     "NodeSide",
+    "Partition",
+    "PartitionDriver",
+    "PartitionSide",
     "Patch",
+    "Placement",
     "PollingDriver",
+    "Profile",
+    "Range",
+    "Reservation",
     "Resources",
     "SchedulingRules",
     "Simulator",
+    "Step",
     "ToolError",
     "Units",
+    "UnlistedCardsError",
     "Vendor",
     "address",
     "both_keys",
     "comma_lists",
-    "deferred",
     "distances",
     "json_object",
     "listed_vendor",
@@ -70,10 +97,12 @@ __all__ = [
     "matrix",
     "mebibytes",
     "mounted",
+    "overlaps",
     "pci",
     "read",
     "read_table",
     "serving",
+    "unoccupied",
     "vendor_names",
     "whole_cards",
     "whole_devices",

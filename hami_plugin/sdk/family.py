@@ -1,4 +1,4 @@
-"""One schedulable resource of a vendor: how it is asked for, how it is placed, and what a node does with it."""
+"""One schedulable resource of a vendor: how pods request it, how a scheduler places it, and how a node serves it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.delivery import Delivery
 from hami_plugin.model.device import Device, Snapshot
-from hami_plugin.model.placement import Assignment, Grant
+from hami_plugin.model.placement import Assignment, Grant, Share
+from hami_plugin.model.usage import ContainerUsage
 from hami_plugin.model.views import PodView
 from hami_plugin.protocol.decisions import encode_devices, one_id
 from hami_plugin.protocol.keys import NODE_LOCK
@@ -25,13 +26,14 @@ from hami_plugin.scheduler.engine.devices import Given
 from hami_plugin.scheduler.engine.policy import CHARGED, Policy, by_group, first, standard, when
 from hami_plugin.scheduler.engine.registered import NodeDevices, annotated, none_known
 from hami_plugin.scheduler.engine.requests import Admit, amount, counted, if_limited, not_asked
+from hami_plugin.sdk.partitions import Cuttable, Partition, PartitionDriver, Placement, Profile, unoccupied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Units:
-    """Another resource by which the kubelet counts a family's devices, such as their cores.
+    """Another resource in which the kubelet counts a family's devices, such as their cores.
 
-    ``of_device`` is how many of them a device has, ``of_grant`` how many a grant takes.
+    ``of_device`` is how many units a device has, ``of_grant`` how many a grant takes.
     """
 
     resource: str
@@ -43,12 +45,12 @@ class Units:
 class Resources:
     """The extended resources of a family; ``count`` is the one that the kubelet knows.
 
-    ``ids`` is how many of the kubelet's ids of ``count`` a grant takes, and ``units`` are counted beside devices.
-    ``sized_by_count``: these ids say how large a grant may be, and memory and cores only help to choose.
+    ``ids`` is how many of the kubelet's ids of ``count`` a grant takes; ``units`` are resources counted beside devices.
+    ``sized_by_count``: the number of ids limits the size of a grant; memory and cores only help to choose.
 
-    ``memory_factor`` is how many MiB one unit of the memory resource means. ``memory_in_percent``: a device has 100 of
-    memory. ``cores_are_bits``: a device's cores are a mask, in which each bit is a core. ``cores_are_counted``: they
-    are asked for by their number, which the kubelet counts, and not in percent.
+    ``memory_factor`` is the MiB per unit of the memory resource. ``memory_in_percent``: each device has 100 units of
+    memory. ``cores_are_bits``: a device's cores are a bit mask. ``cores_are_counted``: cores are requested by number,
+    which the kubelet counts, and not in percent.
     """
 
     count: str
@@ -66,11 +68,11 @@ class Resources:
 
     @property
     def names(self) -> Mapping[str, str]:
-        """The resources that a pod may ask for, by what they mean; empty where the family has none."""
+        """The resources that a pod may request, by meaning; empty for those the family does not have."""
         return {name: getattr(self, name) for name in _NAMES}
 
     def core_count(self, cores: int) -> int:
-        """A device's cores as a number that people mean by it."""
+        """The number of a device's cores."""
         return cores.bit_count() if self.cores_are_bits else cores
 
 
@@ -79,19 +81,28 @@ _NAMES = ("count", "memory", "memory_percent", "cores", "priority")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnotationKeys:
-    """Where a family's facts stand on nodes and pods. Empty where the family has none."""
+    """The keys of a family's annotations on nodes and pods; empty for those it does not use.
+
+    ``others`` are what else its node side writes on a node, besides keys that begin with ``hami-plugin.io/``.
+    """
 
     allocated: str
     to_allocate: str = ""
     register: str = ""
     handshake: str = ""
     score: str = ""
+    others: tuple[str, ...] = ()
+
+    @property
+    def of_nodes(self) -> frozenset[str]:
+        """All that is written on nodes, by their daemons and by schedulers."""
+        return frozenset((self.register, self.handshake, self.score, *self.others)) - {""}
 
     @classmethod
     def of_agent(cls, name: str, *, pods: str = "") -> AnnotationKeys:
-        """The keys of most node agents that speak HAMi's protocol, with the agent's name in each.
+        """The keys that most agents of HAMi's protocol use, with the agent's ``name`` in each.
 
-        ``pods`` is its name on pods, where that is another one.
+        ``pods`` is its name in the keys on pods, if that differs.
         """
         return cls(
             register=f"hami.io/node-{name}-register",
@@ -103,9 +114,9 @@ class AnnotationKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockRule:
-    """How a scheduler takes a node for itself between its decision and the node's answer.
+    """How a scheduler locks a node between its decision and the node's answer.
 
-    ``annotation`` of the node; ``named``: its value names the pod, so that the pod may take it twice.
+    ``annotation`` is the node's; ``named``: its value names the pod, so that the same pod may take it again.
     """
 
     annotation: str = NODE_LOCK
@@ -114,17 +125,23 @@ class LockRule:
 
 
 SHARED_LOCK = LockRule()
-"""HAMi's node lock, the same for all vendors that use it."""
+"""HAMi's node lock, shared by all vendors that use it."""
 
 Announce = Callable[[Snapshot, AbstractSet[str]], Mapping[str, str | None]]
-"""Annotations of a node from its devices and the UUIDs of those that containers have, None for what it says no more."""
+"""Node annotations, given the devices and the UUIDs of those in use. None removes an annotation."""
+
+ReadUsage = Callable[[str, str, Sequence[Share], HostFiles], ContainerUsage]
+"""What a container uses, by its pod's UID and its name, of the shares that it has, in the order in which it sees them.
+
+``OSError`` where the host's files cannot be read. It is called on a thread, with a timeout for all containers together.
+"""
 
 Patch = Callable[["Family", PodView, Given], Mapping[str, str]]
-"""The pod annotations that tell a node of a decision. They are asked for where the family has a part in it."""
+"""The pod annotations that carry a decision to the node. Called if the decision includes devices of the family."""
 
 
 def both_keys(family: Family, _pod: PodView, given: Given) -> Mapping[str, str]:
-    """HAMi's usual two annotations, with the same text."""
+    """HAMi's usual two annotations, with the same value."""
     text = encode_devices(given[family.device_type])
     keys = (family.annotations.to_allocate, family.annotations.allocated)
     return {key: text for key in keys if key}
@@ -154,8 +171,31 @@ def whole(*_asked: object) -> Mapping[str, ContainerEdits]:
     return {}
 
 
+def always(*_asked: object) -> bool:
+    return True
+
+
 def nothing_missing(_host: object) -> str:
     return ""
+
+
+def uncut(info: DeviceInfo, _profiles: Sequence[Profile]) -> DeviceInfo:
+    return info
+
+
+def without_places(info: DeviceInfo, blocked: Sequence[Partition]) -> DeviceInfo:
+    """The device without the placements that overlap with what is ``blocked``, so that no scheduler chooses them."""
+    if not blocked or not info.mig_profiles:
+        return info
+    taken = [one.placement for one in blocked]
+    profiles = (
+        replace(profile, placements=tuple(unoccupied(profile.placements, taken))) for profile in info.mig_profiles
+    )
+    return replace(info, mig_profiles=tuple(profiles))
+
+
+def nothing_to_tell(*_asked: object) -> Mapping[str, str]:
+    return {}
 
 
 def no_node_side(*_asked: object) -> NoReturn:
@@ -176,9 +216,9 @@ class Injection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftovers:
-    """What a container's former start has left in its ``directory`` on the host, and its next start must not find.
+    """What an earlier start of a container left in its ``directory`` on the host, to be removed before the next one.
 
-    Files by their ``names``, and all others that end with ``suffix``. Without a directory nothing is left.
+    Files with one of the ``names``, or ending in ``suffix``. Without a directory there is nothing to remove.
     """
 
     directory: Path | None = None
@@ -190,8 +230,8 @@ class Leftovers:
 class SchedulingRules:
     """How a scheduler places a family's devices on nodes.
 
-    ``policy`` says which devices a container gets, ``admit`` what admission changes, ``node_devices`` which devices a
-    node has, ``patch`` how a decision is written, and ``lock`` how the node is taken meanwhile.
+    ``policy`` chooses a container's devices, ``admit`` is what admission changes, ``node_devices`` lists a node's
+    devices, ``patch`` writes a decision, and ``lock`` is the lock held meanwhile.
     """
 
     policy: Policy | None = None
@@ -211,7 +251,7 @@ class SchedulingRules:
         admit: Admit | None = None,
         patch: Patch = both_keys,
     ) -> SchedulingRules:
-        """For devices that an agent writes to the node. Without ``admit`` containers are admitted as they are."""
+        """For devices that an agent registers in a node annotation. Without ``admit``, admission changes nothing."""
         return cls(
             policy=policy,
             admit=admit or if_limited(resources.count),
@@ -223,11 +263,11 @@ class SchedulingRules:
 def whole_devices(
     device_type: str, count: str, *, uuids: tuple[str, str], same_numa: bool = False, booked: bool = True
 ) -> Policy:
-    """The policy of devices that are handed out whole: the first that are free.
+    """The policy for devices that are allocated whole: the first free ones.
 
-    ``count`` is the resource that asks for them, and ``uuids`` are the annotations by which a pod names those that it
-    wants, and those that it does not. ``same_numa``: several come from one NUMA node, where one has enough. ``booked``:
-    a grant takes all of a device's memory and cores; without it, the device alone.
+    ``count`` is the resource that requests them. ``uuids`` are the annotations with which a pod selects devices, and
+    excludes devices. ``same_numa``: several come from one NUMA node if one has enough. ``booked``: a grant takes all
+    memory and cores of a device; otherwise only its slot.
     """
     several = when(lambda context: context.demand.count > 1, by_group(lambda one: one.state.info.numa))
     return Policy(
@@ -240,35 +280,83 @@ def whole_devices(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """A partition that a pod's container is to have. ``device`` counts the container's, from 0.
+
+    ``uuid`` and ``ids`` are the driver's names for it, where the pod's annotations have them already.
+    """
+
+    container: str
+    device: int
+    card: str
+    profile: str
+    placement: Placement
+    uuid: str = ""
+    ids: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSide:
+    """How a family's cards are cut for containers while they are allocated.
+
+    ``open`` opens the driver; nothing is asked of the hardware yet. ``reserved`` is what a pod's annotations say that
+    it is to have, and ``wanted`` what one assignment is to have, empty for one of whole cards. ``inject`` is
+    ``NodeSide.inject`` for the partitions that were made for it, in the order of ``wanted``; they bring all that their
+    container needs with them. ``names`` are the annotations that tell a pod's partitions, given those that exist.
+    ``edits`` are a partition's own in a CDI spec, given its card.
+    ``registered`` is a card's entry in the node annotation, given what it may be cut into; none while that is unknown.
+    ``without`` is the entry without the room of partitions that no scheduler counts, and ``announce`` computes node
+    annotations from the devices and what each of them may be cut into.
+
+    ``all_ours``: a partition that nobody here has made is destroyed after 10 minutes, where nobody uses it.
+    ``lasting``: partitions and their UUIDs outlive the host's reboot.
+    """
+
+    open: Callable[[HostFiles], PartitionDriver]
+    reserved: Callable[[PodView], Sequence[Reservation]]
+    wanted: Callable[[Assignment], Sequence[Reservation]]
+    inject: Callable[[Assignment, Sequence[Partition], HostFiles], Injection]
+    names: Callable[[PodView, Sequence[tuple[Reservation, Partition]]], Mapping[str, str]] = nothing_to_tell
+    registered: Callable[[DeviceInfo, Sequence[Profile]], DeviceInfo] = uncut
+    without: Callable[[DeviceInfo, Sequence[Partition]], DeviceInfo] = without_places
+    announce: Callable[[Snapshot, Mapping[str, Cuttable]], Mapping[str, str | None]] = nothing_more
+    edits: Callable[[Device, Partition, HostFiles], ContainerEdits] = nothing
+    all_ours: bool = False
+    lasting: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSide:
-    """What a node does with a family's devices: counts them, registers them, and hands them to containers.
+    """How a node serves a family's devices: counts them, registers them, and hands them to containers.
 
-    ``replicas`` is how many containers may share a device; ``every_core`` is what a grant of all of a device's cores
-    is; ``place`` notes at a grant which part of the device it has, given what others have of it. ``numa_hints``: the
-    kubelet is given each device's NUMA node.
+    ``replicas`` is how many containers may share a device. ``every_core`` is a grant of all its cores. ``place``
+    records which part of the device a grant has, given the other grants. ``numa_hints``: tell the kubelet each device's
+    NUMA node.
 
-    ``register`` is a device's entry in the node annotation, under the legacy (HAMi 2.7) naming rule or today's;
-    ``encode`` writes such entries down where the family's scheduler side reads another format than most; ``reports`` is
-    whether that side looks at the register only after the handshake was written anew; ``notes`` are other annotations
-    of a node that has such devices, and ``announce`` those that follow from what it has and what of it is taken.
+    ``register`` is a device's entry in the node annotation, under the legacy (HAMi 2.7) naming rule or today's.
+    ``encode`` serializes the entries, if HAMi's scheduler reads another format for this family. ``reports``: that
+    scheduler reads the register only after a new handshake. ``notes`` are fixed annotations of a node with such
+    devices; ``announce`` computes others from the devices and those in use.
 
-    ``whole_only`` says why this node hands out whole devices only: nothing on it would hold a container to a part.
-    ``absent`` says why it has none of the family, where the vendor's devices are served under another resource. The
-    node says so, and schedulers that read it place nothing there that would be refused.
+    ``whole_only`` is why this node allocates whole devices only: nothing on it would limit a container to a part.
+    ``absent`` is why it has none of the family: the vendor's devices are served under another resource. The node
+    publishes both, so that schedulers that read them place nothing there that would be refused.
 
-    ``device_edits`` is what one device adds to any container that has it, and ``shared_edits`` what every container
-    with such a device needs once: control nodes, driver files. Together they are the family's CDI spec; ``slices`` adds
-    the parts of a device that have names of their own. ``specification`` describes them all by other means, and raises
-    ``HamiError`` where the family's own description has to do; ``explain`` says in lines how that one came about.
-    ``delivery`` says how containers receive them, and ``inject``, which turns an assignment into edits, is then left
-    with what differs by container: its limits and its own files.
+    ``device_edits`` is what one device adds to its container, and ``shared_edits`` what every container with such a
+    device needs once: control nodes, driver files. Together they are the family's CDI spec; ``slices`` adds the parts
+    of a device that have their own names. ``specification`` creates the spec by other means, and raises ``HamiError``
+    to fall back to these; ``explain`` lists how they were found. ``delivery`` is how containers receive them.
+    ``inject`` turns an assignment into the edits that differ by container: its limits and its own files. ``lend`` is
+    for devices of which no scheduler decides: what a container receives with these, whoever it is.
 
-    ``host_problem`` says what containers will miss on this host, in words, and ``unlimited`` what containers with a
-    part of a device are not held to, whatever the host has; ``leftovers`` of a container, by its pod's UID and its
-    name, are removed before each of its starts.
+    ``host_problem`` is what containers will miss on this host that have a ``limited`` device, and ``unlimited`` which
+    limits of a part nothing enforces, on any host. ``leftovers`` of a container (pod UID, name) are removed before each
+    of its starts. ``usage`` reads what a container uses of its devices, and ``folders`` is the host directory with one
+    directory for each container, ``<pod UID>_<name>``, which is removed with its pod. ``partitions`` are cut for
+    containers.
 
-    A function that is handed ``HostFiles`` may look at the host, on a thread of its own, and has 2 s for it. All others
-    only count: they run on the event loop, for every pod that waits, and look at nothing but what they are given.
+    A function that receives ``HostFiles`` may inspect the host, on a thread of its own, within 2 s. All others only
+    compute from their arguments: they run on the event loop, for every waiting pod.
     """
 
     replicas: Callable[[Device], int] = one
@@ -289,18 +377,23 @@ class NodeSide:
     specification: Callable[[Sequence[Device], HostFiles], Spec] | None = None
     explain: Callable[[HostFiles], Sequence[str]] = lambda _host: ()
     inject: Callable[[Assignment, HostFiles], Injection] = no_node_side
+    lend: Callable[[Sequence[Device], HostFiles], ContainerEdits] | None = None
     host_problem: Callable[[HostFiles], str] = nothing_missing
+    limited: Callable[[Device], bool] = always
     unlimited: str = ""
     leftovers: Callable[[str, str, HostPaths], Leftovers] = lambda _uid, _container, _paths: Leftovers()
+    usage: ReadUsage | None = None
+    folders: Callable[[HostPaths], Path] | None = None
+    partitions: PartitionSide | None = None
 
     @property
     def tells_taken(self) -> bool:
-        """Whether what the node is to say also depends on which devices are taken."""
+        """Whether the node's annotations depend on which devices are in use."""
         return self.announce is not nothing_more
 
     @property
     def needs_host(self) -> bool:
-        """Whether its containers miss something on a host that lacks it."""
+        """Whether its containers depend on files that a host may lack."""
         return self.host_problem is not nothing_missing
 
     def delivered(
@@ -309,7 +402,7 @@ class NodeSide:
         device_edits: Callable[[Any, Device, HostFiles], ContainerEdits],
         shared_edits: Callable[[Any, HostFiles], ContainerEdits] = nothing,
     ) -> NodeSide:
-        """The same, handed over as the vendor's settings say: they are what both functions are given first."""
+        """The same, delivered as the vendor's settings say. Both functions receive the settings first."""
         return replace(
             self,
             delivery=settings.delivery,
@@ -323,9 +416,9 @@ class NodeSide:
 class Family:
     """One schedulable resource of a vendor.
 
-    ``device_type`` and ``annotations`` are its names, on which a node and a scheduler agree. Three values say the rest:
-    how it is asked for (``resources``), how a scheduler places it (``rules``), and what a node does with it (``node``),
-    which is left out where the vendor's own device plugin serves the node.
+    A node and a scheduler agree on ``device_type`` and ``annotations``. Three values are the rest: how pods request it
+    (``resources``), how a scheduler places it (``rules``), and how a node serves it (``node``), which is omitted if the
+    vendor's own device plugin serves the node.
     """
 
     device_type: str
@@ -345,6 +438,6 @@ class Family:
         decode: Callable[[str], tuple[DeviceInfo, ...]] = decode_json,
         admit: Admit | None = None,
     ) -> Family:
-        """Devices that a node agent writes to the node, most often as HAMi's JSON."""
+        """Devices that an agent registers in a node annotation, usually as HAMi's JSON."""
         rules = SchedulingRules.registered(resources, annotations, policy, decode=decode, admit=admit)
         return cls(device_type=device_type, annotations=annotations, resources=resources, rules=rules)

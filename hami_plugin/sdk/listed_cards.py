@@ -1,6 +1,6 @@
-"""Vendors whose cards are listed, mostly by their own tool, and shown by the kernel: on the PCI bus and in ``/dev``.
+"""Vendors whose cards are listed, usually by the vendor's tool, and visible on the PCI bus and in ``/dev``.
 
-``listed_vendor`` makes such a ``Vendor`` of a few facts and functions.
+``listed_vendor`` creates such a ``Vendor`` from a few facts and functions.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdi.edits import ContainerEdits
@@ -17,16 +16,15 @@ from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Links
-from hami_plugin.model.machine import Machine
 from hami_plugin.model.placement import Assignment
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.register import DeviceInfo, decode_json
 from hami_plugin.sdk import pci
 from hami_plugin.sdk.device_nodes import DeviceNodes, mounted
 from hami_plugin.sdk.family import AnnotationKeys, Family, Injection, NodeSide, Resources, whole_devices
 from hami_plugin.sdk.hardware import Hardware, distances
 from hami_plugin.sdk.polling import PollingDriver
 from hami_plugin.sdk.tools import ToolError, mebibytes
-from hami_plugin.sdk.vendor import Driver, Simulator, Vendor, serving
+from hami_plugin.sdk.vendor import Driver, Vendor, serving
 
 if TYPE_CHECKING:  # a vendor's driver also runs where pydantic is not installed
     from hami_plugin.config.vendors import TreeSettings
@@ -34,8 +32,8 @@ if TYPE_CHECKING:  # a vendor's driver also runs where pydantic is not installed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """A card as the tool tells of it. ``memory`` in MiB; ``trouble`` is what the tool could not tell, and ``traits``
-    what its vendor alone makes something of.
+    """A card as the tool reports it. ``memory`` is in MiB, ``trouble`` is why a value is unreadable, and ``traits`` are
+    for the vendor's own use.
     """
 
     index: int
@@ -58,7 +56,7 @@ class Card:
         memory: str,
         traits: Callable[[], object] = lambda: None,
     ) -> Card:
-        """A card out of the tool's own text. A memory or traits that cannot be read are the card's trouble."""
+        """A card from the tool's text. Unreadable memory or traits become the card's ``trouble``."""
         known = cls(index=index, uuid=uuid, model=model, address=address)
         try:
             return replace(known, memory=mebibytes(memory), traits=traits())
@@ -68,17 +66,17 @@ class Card:
 
 TOOL = "the vendor's tool"
 Listing = Callable[[], Iterable[Card | str]]
-"""Asks the tool. What can be no card is told in words. ``ToolError`` when the tool tells nothing."""
+"""Asks the tool. An entry that names no card is returned as a message. ``ToolError`` if the tool fails."""
 Naming = Callable[[Card], tuple[str, str] | None]
-"""The word of a card's family and the name of the card; None for a card that no family serves."""
+"""The device type of a card's family, and the card's name; None for a card that no family serves."""
 Lanes = Callable[[], Mapping[tuple[int, int], int]]
-"""How many links of the vendor's fabric are between two cards, by the tool's numbers. ``ToolError`` as above."""
+"""The number of fabric links between two cards, by the tool's numbers. ``ToolError`` as above."""
 
 
 class ListedCards:
-    """What the tool lists, at each look anew. A card keeps the number that it was first seen with.
+    """The cards that the tool lists. A card keeps the number it was first seen with.
 
-    Its name may be made of that number, and its device node is; the tool counts anew when a card before it is gone.
+    Its device node has that number, and its name may; the tool renumbers the others when a card disappears.
     """
 
     def __init__(
@@ -103,7 +101,7 @@ class ListedCards:
         self._numbers: dict[str, int] = {}
 
     def look(self, _ask: Callable[[str | None], None]) -> Discovery:
-        """All cards. The tool tells of all at once, so that no single one can be named while it is asked."""
+        """All cards. The tool reports them together, so no single one is marked as being queried."""
         bus = {one.address: one for one in self._hardware.plugged(self._paths)}
         self._check(bus.values())
         cards, problems = self._listed()
@@ -128,13 +126,13 @@ class ListedCards:
         return Discovery(sightings=tuple(ordered), problems=tuple(problems), facts=self._facts())
 
     def links(self, devices: Sequence[Device]) -> Links:
-        """The distance of every two devices on the bus, and their links of the vendor's fabric."""
+        """The distance of each pair on the bus, and its fabric links."""
         lanes: Mapping[tuple[int, int], int] = {}
         problems = []
         try:
             lanes = self._lanes()
         except ToolError as error:
-            problems.append(f"links of the fabric are not known: {error}")
+            problems.append(f"fabric links are unknown: {error}")
 
         def between(a: Device, b: Device) -> int:
             return lanes.get((self._numbers.get(a.pci, -1), self._numbers.get(b.pci, -1)), 0)
@@ -151,7 +149,7 @@ class ListedCards:
 
     def _check(self, bus: Iterable[pci.PciDevice]) -> None:
         if not any(one.driver for one in bus):
-            self._known.clear()  # whoever comes back is counted anew
+            self._known.clear()  # the tool renumbers cards that come back
             raise self._hardware.absent(self._paths)
 
     def _seen(self, card: Card, place: pci.PciDevice | None) -> Sighting | str:
@@ -160,7 +158,7 @@ class ListedCards:
             card = replace(card, index=known.index)
         named = self._naming(card)
         if named is None:
-            return f"card {card.index}, a {card.model}, is of no family that is configured"
+            return f"card {card.index}, a {card.model}, belongs to no configured family"
         device_type, uuid = named
         node = self._paths.dev / f"{self._hardware.node}{card.index}"
         device = Device(
@@ -185,7 +183,7 @@ class ListedCards:
     def _unlisted(
         self, bus: Mapping[str, pci.PciDevice], cards: Iterable[Card], sightings: dict[str, Sighting]
     ) -> Iterator[str]:
-        """Cards that are on the bus, and that the tool does not list any more, or never has."""
+        """Cards on the bus that the tool no longer lists, or never listed."""
         for address in bus.keys() - {card.address for card in cards}:
             message = f"{self._listed_by} does not list the card at {address}"
             known = self._known.get(address)
@@ -200,23 +198,23 @@ class ListedCards:
 
 
 def _unavailable(error: ToolError) -> DriverUnavailableError:
-    """Without the tool nothing is known of the cards but where they are."""
+    """Without the tool, only the cards' addresses are known."""
     match error.__cause__:
         case subprocess.TimeoutExpired():
-            return DriverUnavailableError(DriverReason.HUNG, error.message, hint="look into the kernel's log")
+            return DriverUnavailableError(DriverReason.HUNG, error.message, hint="check the kernel's log (dmesg)")
         case OSError():
-            hint = "install the vendor's tools where this daemon sees them, and say where they are"
+            hint = "install the vendor's tool where this daemon sees it, and set its path"
             return DriverUnavailableError(DriverReason.NO_LIBRARY, error.message, hint=hint)
         case _:
             return DriverUnavailableError(DriverReason.FAILED, error.message, hint="run it by hand")
 
 
 Env = Callable[[Sequence[Device]], Mapping[str, str]]
-"""The environment of a container with these devices, which come by index."""
+"""The environment of a container with these devices, which are sorted by index."""
 
 
 def comma_lists(**values: Callable[[Device], object]) -> Env:
-    """The environment that lists one value of each device, separated by commas, under each name."""
+    """An environment in which each variable lists one value per device, comma-separated."""
 
     def env(devices: Sequence[Device]) -> Mapping[str, str]:
         return {name: ",".join(str(value(device)) for device in devices) for name, value in values.items()}
@@ -225,24 +223,31 @@ def comma_lists(**values: Callable[[Device], object]) -> Env:
 
 
 def whole_cards(
-    device_type: str, annotations: AnnotationKeys, *, uuids: tuple[str, str], same_numa: bool = False
+    device_type: str,
+    annotations: AnnotationKeys,
+    *,
+    uuids: tuple[str, str],
+    same_numa: bool = False,
+    booked: bool = True,
+    decode: Callable[[str], tuple[DeviceInfo, ...]] = decode_json,
 ) -> Callable[[Any], tuple[Family, ...]]:
-    """The families of a vendor that has one: whole cards, which ``settings.count`` asks for. See ``whole_devices``."""
+    """The only family of a vendor with whole cards, requested by ``settings.count``. See ``whole_devices``."""
 
     def families(settings: Any) -> tuple[Family, ...]:
-        policy = whole_devices(device_type, settings.count, uuids=uuids, same_numa=same_numa)
-        return (Family.registered(device_type, annotations, Resources(count=settings.count), policy),)
+        policy = whole_devices(device_type, settings.count, uuids=uuids, same_numa=same_numa, booked=booked)
+        resources = Resources(count=settings.count)
+        return (Family.registered(device_type, annotations, resources, policy, decode=decode),)
 
     return families
 
 
 NodeHook = Callable[[Any, Family, NodeSide], NodeSide]
-"""The node side of a family as the vendor has it, out of the usual one."""
+"""The vendor's changes to the usual node side of a family."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fabric:
-    """The vendor's links between its cards: their ``title`` in tables, and the ``lanes`` of every two that have any."""
+    """The vendor's links between cards: their ``title`` in tables, and the ``lanes`` of each linked pair."""
 
     title: str
     lanes: Callable[[Any], Mapping[tuple[int, int], int]]
@@ -262,7 +267,6 @@ def listed_vendor(
     list_cards: Callable[[Any, HostPaths], Iterable[Card | str]],
     device_nodes: Sequence[str],
     env: Env,
-    simulate: Callable[[Machine, Path], Simulator],
     control_nodes: Sequence[str] = (),
     optional_nodes: Sequence[str] = (),
     naming: Callable[[Any, HostPaths, Card], tuple[str, str] | None] | None = None,
@@ -274,12 +278,11 @@ def listed_vendor(
 ) -> Vendor:
     """A vendor whose tool lists its cards.
 
-    ``families`` are as a scheduler has them; their node side is made here, and ``node`` changes what is particular.
-    ``list_cards`` asks the tool, at most once in ``every`` seconds while all is well. ``device_nodes`` are the names
-    of a card's nodes below ``/dev``, with ``{}`` for its number, and ``control_nodes`` those that all cards share;
-    ``optional_nodes`` are such nodes too, where the host has them.
-    ``listed_by`` is who lists the cards, for messages, where the kernel does and no tool.
-    ``naming`` is needed where there are several families, or where a card's name is not the UUID that the tool prints.
+    ``families`` need no node side: it is created here, and ``node`` may change it. ``list_cards`` asks the tool, at
+    most once in ``every`` seconds while all cards are healthy. ``device_nodes`` are the names of a card's nodes below
+    ``/dev``, with ``{}`` for its number; ``control_nodes`` are shared by all cards, and so are ``optional_nodes``, if
+    the host has them. ``listed_by`` is who lists the cards, for messages, if it is not a tool. ``naming`` is needed for
+    several families, or if a card's name is not the UUID that the tool prints.
     """
 
     def node_side(chosen: Any, family: Family) -> NodeSide:
@@ -302,7 +305,6 @@ def listed_vendor(
         families=serving(families, node_side),
         open=_driver(hardware, list_cards, naming or named, fabric, every=every, listed_by=listed_by),
         present=hardware.present,
-        simulate=simulate,
         machines=machines,
     )
 
@@ -316,7 +318,7 @@ def _driver(
     every: float,
     listed_by: str,
 ) -> Callable[[Any, HostPaths], Driver]:
-    """What opens the driver of such cards. Nothing is asked before the first look."""
+    """Opens the driver of such cards. It asks nothing before the first discovery."""
 
     def opened(settings: Any, paths: HostPaths) -> Driver:
         roots = paths.rooted(settings)
@@ -343,7 +345,7 @@ def _node_side(
     optional_nodes: Sequence[str],
     title: str,
 ) -> NodeSide:
-    """The node side of whole cards: their nodes, the nodes and driver files that all of them share, and ``env``."""
+    """The node side of whole cards: their nodes, the shared nodes and driver files, and ``env``."""
 
     def device_edits(_settings: Any, device: Device, host: HostFiles) -> ContainerEdits:
         names = (node.format(device.minor) for node in device_nodes)
@@ -362,6 +364,6 @@ def _node_side(
 
 
 def _whole(device: Device, _legacy: bool) -> DeviceInfo:
-    """A card that one container gets, all of it."""
+    """A card that is allocated whole."""
     kind = device.family
     return DeviceInfo.of(device, kind, numa=max(0, device.numa or 0), vendor=kind)

@@ -1,4 +1,4 @@
-"""What the kernel's ``/sys/bus/pci`` tells of a vendor's devices: which are there, who drives them, how far apart."""
+"""A vendor's devices in the kernel's ``/sys/bus/pci``: which exist, their drivers, and how far apart they are."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ class PciDevice:
 
 
 def scan(sysfs: Path, vendor: str, devices: Sequence[str] = ()) -> tuple[PciDevice, ...]:
-    """The devices of a vendor id, as ``1d0f``, by address; only those with an id of ``devices``, if any are given."""
+    """The devices of a vendor id such as ``1d0f``, by address; only those with an id in ``devices``, unless that is
+    empty.
+    """
     folders = [one for one in (sysfs / "bus/pci/devices").glob("*") if _id(one, "vendor") == vendor]
     found = (look(folder) for folder in sorted(folders) if not devices or _id(folder, "device") in devices)
-    return tuple(one for one in found if one.vendor == vendor)  # it may have gone meanwhile
+    return tuple(one for one in found if one.vendor == vendor)  # it may have disappeared meanwhile
 
 
 def look(folder: Path) -> PciDevice:
-    """One device by its folder in sysfs. What cannot be read is left empty: devices go away while they are read."""
+    """The device in a sysfs directory. Unreadable values are empty: a device may disappear meanwhile."""
     driver, place = folder / "driver", folder.resolve()
     numa = text(folder / "numa_node")
     # From the root complex on, as pci0000:00. What is above it says where sysfs is.
@@ -49,7 +51,7 @@ def look(folder: Path) -> PciDevice:
 
 
 def level(a: PciDevice, b: PciDevice) -> str:
-    """How far apart two devices are, in NVML's words.
+    """How far apart two devices are, in NVML's terms.
 
     ``INT`` behind the same bridge, as on one board; ``PIX`` one switch between them; ``PXB`` several; ``PHB`` the root
     complex; ``NODE`` the same NUMA node; ``SYS`` anything else.
@@ -72,7 +74,7 @@ def _id(folder: Path, name: str) -> str:
 
 
 def text(file: Path) -> str:
-    """An attribute's text without the line's end; empty when it cannot be read."""
+    """An attribute's text without the line break; empty if it is unreadable."""
     try:
         return file.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from hami_plugin.errors import HamiError
 
-KILL_TIMEOUT_S = 1.0
+KILL_TIMEOUT_S = 5.0
 """How long to wait for a killed tool."""
 
 MAX_BYTES = 1 << 20
@@ -71,7 +71,7 @@ def output(tool: Path, *arguments: str, deadline: float = 10.0) -> str:
             start_new_session=True,
         )
     except OSError as error:
-        raise ToolError(f"{tool} cannot be run: {error.strerror}") from error
+        raise ToolError(f"{tool} cannot be run: {_cause(tool, error)}") from error
     try:
         printed, complaint = _output_of(process, deadline)
     except subprocess.TimeoutExpired as error:
@@ -85,6 +85,20 @@ def output(tool: Path, *arguments: str, deadline: float = 10.0) -> str:
         why = why if len(why) <= MAX_MESSAGE else f"…{why[-MAX_MESSAGE:]}"
         raise ToolError(f"{tool} ended with status {process.returncode}: {why or 'no message'}")
     return printed.decode("utf-8", errors="replace")
+
+
+def _cause(tool: Path, error: OSError) -> str:
+    """Why the kernel does not start a tool. For a script without its interpreter it says that there is no such file."""
+    with suppress(OSError):
+        if isinstance(error, FileNotFoundError) and (first := _first_line(tool)).startswith(b"#!"):
+            interpreter = first[2:].decode("utf-8", errors="replace").split()[:1] or ["nothing"]
+            return f"it is a script for {interpreter[0]}, which is not here; use an image with it (make image BASE=...)"
+    return error.strerror or str(error)
+
+
+def _first_line(tool: Path) -> bytes:
+    with tool.open("rb") as file:
+        return file.readline(MAX_MESSAGE)
 
 
 def _output_of(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bytes]:
@@ -215,7 +229,7 @@ class LastKnown(Generic[T]):
         return self._known
 
 
-LONGEST_LINE = 4096
+MAX_LINE_LENGTH = 4096
 MAX_LINES = 4096
 """Maximum lines of a table. The largest has a line for each of some hundred devices."""
 
@@ -228,7 +242,7 @@ def lines(text: str) -> Iterator[str]:
     for number, line in enumerate(text.splitlines()):
         if number >= MAX_LINES:
             raise ValueError(f"more than {MAX_LINES} lines")
-        if len(line) > LONGEST_LINE:
+        if len(line) > MAX_LINE_LENGTH:
             raise ValueError(f"line {number + 1} has {len(line)} characters")
         yield line
 

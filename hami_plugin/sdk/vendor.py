@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hami_plugin.errors import UnknownVendorError
+from hami_plugin.errors import HamiError, UnknownVendorError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Discovery, Fault
 from hami_plugin.model.links import Links
@@ -19,9 +20,9 @@ from hami_plugin.sdk.family import Family, NodeSide
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthEvent:
-    """A fault of one device, or of all of a driver's devices when ``uuid`` is None.
+    """A fault of one device, or of all devices of a driver if ``uuid`` is None.
 
-    ``confirmed``: the driver asked the device itself and found the fault. A report, such as an XID, confirms nothing.
+    ``confirmed``: the driver queried the device and found the fault. A report, such as an XID, confirms nothing.
     """
 
     uuid: str | None
@@ -34,22 +35,22 @@ class Driver(Protocol):
 
     @property
     def busy_with(self) -> str | None:
-        """UUID of the device that the call in progress is asking about. Read from other threads."""
+        """UUID of the device that the call in progress is querying. Read from other threads."""
 
     def discover(self) -> Discovery:
-        """Look at every device. One that fails is a sighting with a fault.
+        """Query every device. One that fails is a sighting with a fault.
 
-        ``DriverUnavailableError`` when the driver as a whole does not answer.
+        ``DriverUnavailableError`` if the driver as a whole does not answer.
         """
 
     def links(self) -> Links:
-        """Measure every pair that the last ``discover`` saw. A pair that fails is a problem in the answer, no error."""
+        """Measure every pair that the last ``discover`` saw. A pair that fails is a problem in the result."""
 
     def poll(self, timeout: float) -> Sequence[HealthEvent]:
-        """Wait up to ``timeout`` seconds for health events; an empty answer is the usual one."""
+        """Wait up to ``timeout`` seconds for health events; usually there are none."""
 
     def close(self) -> None:
-        """Let go of the driver. A later ``discover`` opens it again."""
+        """Close the driver. A later ``discover`` reopens it."""
 
 
 if TYPE_CHECKING:  # a vendor's driver also runs where pydantic is not installed
@@ -61,10 +62,10 @@ def _always(*_asked: object) -> bool:
 
 
 class Simulator(Protocol):
-    """A vendor's simulated hardware that another process may disturb while it runs."""
+    """A vendor's simulated hardware, in which another process may cause faults."""
 
     def settings(self) -> Mapping[str, Any]:
-        """Vendor settings under which the real driver finds the simulated hardware."""
+        """Vendor settings with which the real driver finds the simulated hardware."""
 
     def inject(self, fault: str, device: int | None = None, value: int | str = 0) -> None:
         """Cause a fault by name (``lost``, ``back``, ``xid``, …); ValueError lists the names."""
@@ -74,30 +75,42 @@ class Simulator(Protocol):
 class Vendor:
     """What a module in ``vendors`` exports as ``VENDOR``.
 
-    On a node, ``open`` opens the vendor's driver; without it the vendor's own device plugin serves the node.
-    ``present`` is whether the host has such hardware, whatever drives it: a cheap look, which also decides for a vendor
-    that nobody has enabled or disabled. ``isolated``: the driver runs in a process of its own, unless somebody has set
-    otherwise; for libraries that may take their process down. ``simulate`` sets up a machine to play the vendor with.
-    ``machines`` are its other names in machines' profiles.
-    ``noun`` is what its users call one device: tables show ``NPU0`` for device 0.
+    ``open`` opens the vendor's driver on a node; without it the vendor's own device plugin serves the node. ``present``
+    is a cheap check whether the host has such hardware, with or without a driver; it decides for vendors that are
+    neither enabled nor disabled. ``isolated``: the driver runs in its own process by default, for libraries that may
+    crash. ``further`` makes the family of a device type that ``families`` does not list, such as a profile that cards
+    were cut into; the daemon adds it while there are such devices. ``machines`` are its other names in machine
+    profiles. ``noun`` is what its users call a device: tables show ``NPU0`` for device 0.
     """
 
     name: str
     title: str
     settings: type[VendorSettings]
     families: Callable[[Any], tuple[Family, ...]]
+    further: Callable[[Any, str], Family] | None = None
     open: Callable[[Any, HostPaths], Driver] | None = None
     present: Callable[[Any, HostPaths], bool] = _always
     isolated: bool = False
-    simulate: Callable[[Machine, Path], Simulator] | None = None
     machines: tuple[str, ...] = ()
     noun: str = "DEV"
+
+    def simulate(self, machine: Machine, folder: Path) -> Simulator:
+        """Set up a simulated machine in ``folder``, by ``simulate`` of the vendor's module ``simulation``."""
+        package = f"vendors.{self.name}"
+        try:
+            simulation = importlib.import_module(f"{package}.simulation")
+        except ModuleNotFoundError as error:
+            if error.name not in (package, f"{package}.simulation"):
+                raise
+            raise HamiError(f"{self.title} hardware cannot be simulated", hint="choose another profile") from error
+        simulator: Simulator = simulation.simulate(machine, folder)
+        return simulator
 
 
 def serving(
     families: Callable[[Any], tuple[Family, ...]], node_side: Callable[[Any, Family], NodeSide]
 ) -> Callable[[Any], tuple[Family, ...]]:
-    """All families as a node serves them, each with its node side."""
+    """All families, each with its node side."""
     return lambda settings: tuple(replace(one, node=node_side(settings, one)) for one in families(settings))
 
 
@@ -108,11 +121,11 @@ def vendor_names() -> tuple[str, ...]:
 
 
 def load_vendor(name: str) -> Vendor:
-    """Import ``vendors.<name>`` and hand out its ``VENDOR``."""
-    names = vendor_names()
-    if name not in names:
+    """Import ``vendors.<name>`` and return its ``VENDOR``."""
+    module = f"vendors.{name}"
+    if module not in sys.modules and name not in (names := vendor_names()):
         raise UnknownVendorError(f"no vendor is named {name!r}", hint=f"choose from: {', '.join(names)}")
-    vendor = getattr(importlib.import_module(f"vendors.{name}"), "VENDOR", None)
+    vendor = getattr(importlib.import_module(module), "VENDOR", None)
     if not isinstance(vendor, Vendor) or vendor.name != name:
         raise UnknownVendorError(
             f"vendors.{name} exports no Vendor named {name!r}", hint="see docs/architecture.md, 'A vendor'"

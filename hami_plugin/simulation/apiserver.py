@@ -29,7 +29,7 @@ from hami_plugin.aio import Watched
 
 
 class Fault(Enum):
-    """What happens to a matching request."""
+    """What a fault does to a matching request."""
 
     ERROR = "error"
     HANG = "hang"
@@ -63,7 +63,7 @@ class Faults:
         self._orders.append(order)
 
     def take(self, fault: Fault, request: str) -> Order | None:
-        """The next order that matches this request, used once."""
+        """The next fault that matches this request, counted once."""
         for order in self._orders:
             if order.fault is fault and order.match.search(request):
                 if order.left is not None:
@@ -78,7 +78,7 @@ class Faults:
         await self._released.wait()
 
     def clear(self) -> None:
-        """End all faults, and release requests that hang."""
+        """End all faults, and release hanging requests."""
         self.latency = 0.0
         self._orders.clear()
         self._released.set()
@@ -92,7 +92,7 @@ _SELECTOR = re.compile(r"([A-Za-z.]+)(!=|==|=)(.*)")
 
 
 class StatusError(Exception):
-    """An error response with its ``Status`` object."""
+    """An error response with a ``Status`` object."""
 
     def __init__(self, code: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -114,12 +114,18 @@ class StatusError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """A kind of object that is served, and the fields that may select it."""
+    """A kind of object that is served, and its field selectors."""
 
     plural: str
     kind: str
     namespaced: bool
     fields: frozenset[str]
+    version: str = "v1"
+
+    @property
+    def root(self) -> str:
+        """Where its API is."""
+        return f"/apis/{self.version}" if "/" in self.version else f"/api/{self.version}"
 
 
 _NAMED = frozenset({"metadata.name", "metadata.namespace"})
@@ -135,13 +141,23 @@ RESOURCES: Mapping[str, Resource] = {
             namespaced=True,
             fields=_NAMED | {"involvedObject.name", "involvedObject.kind", "involvedObject.uid", "reason", "type"},
         ),
+        Resource(
+            plural="resourceslices",
+            kind="ResourceSlice",
+            namespaced=False,
+            fields=_NAMED | {"spec.driver", "spec.nodeName"},
+            version="resource.k8s.io/v1",
+        ),
+        Resource(
+            plural="resourceclaims", kind="ResourceClaim", namespaced=True, fields=_NAMED, version="resource.k8s.io/v1"
+        ),
     )
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One write: the object before and after; None where it did not exist."""
+    """One write: the object before and after; None if it did not exist."""
 
     version: int
     resource: str
@@ -173,7 +189,7 @@ class Filter:
         return all((_field(item, path) == value) is equal for path, value, equal in self.wanted)
 
     def event(self, change: Change) -> Object | None:
-        """The change as this watcher sees it: an object that stops matching is deleted for it."""
+        """The change as a watcher sees it: an object that no longer matches counts as deleted."""
         if change.resource != self.resource.plural:
             return None
         match self.accepts(change.before), self.accepts(change.after):
@@ -196,7 +212,7 @@ def _field(item: Object, path: str) -> str:
 
 
 def versioned(item: Object, version: int) -> Object:
-    """The object as of another version."""
+    """The object with another version."""
     return {**item, "metadata": {**item["metadata"], "resourceVersion": str(version)}}
 
 
@@ -205,7 +221,7 @@ _ANNOTATION_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-
 
 
 def check_changeable(resource: str, before: Object, patch: Mapping[str, Any]) -> None:
-    """A patch for another version conflicts; one for another UID is an invalid change to an immutable field."""
+    """A patch for another version is a conflict; one for another UID is an invalid change of an immutable field."""
     meta, present = patch.get("metadata") or {}, before["metadata"]
     if (version := meta.get("resourceVersion")) and version != present["resourceVersion"]:
         why = "the object has been modified; please apply your changes to the latest version and try again"
@@ -216,7 +232,7 @@ def check_changeable(resource: str, before: Object, patch: Mapping[str, Any]) ->
 
 
 def validate(resource: Resource, item: Object) -> None:
-    """``StatusError`` for annotations that no object can have, and for an Event beside its object's namespace."""
+    """``StatusError`` for invalid annotations, and for an Event outside its object's namespace."""
     meta = item["metadata"]
     annotations = meta.get("annotations") or {}
     if not all(isinstance(value, str) for value in annotations.values()):
@@ -243,7 +259,7 @@ HISTORY = 20_000
 
 
 class ObjectStore:
-    """All objects. Stored objects are never changed in place, so they can be handed out."""
+    """All objects. Stored objects are never changed in place, so they can be shared."""
 
     def __init__(self) -> None:
         self.version = Watched(1)
@@ -264,7 +280,8 @@ class ObjectStore:
             key=lambda pair: pair[0],
         )
 
-    def create(self, resource: Resource, namespace: str, manifest: Mapping[str, Any]) -> Object:
+    def create(self, resource: Resource, namespace: str, manifest: Mapping[str, Any], *, keep: bool = True) -> Object:
+        """Without ``keep`` the answer is right, but nothing is stored."""
         item = copy.deepcopy(dict(manifest))
         meta = item.setdefault("metadata", {})
         namespace = (namespace or meta.get("namespace") or "default") if resource.namespaced else ""
@@ -272,17 +289,30 @@ class ObjectStore:
         if (namespace, name) in self._objects[resource.plural]:
             raise StatusError(409, "AlreadyExists", f'{resource.plural} "{name}" already exists')
         meta |= {"uid": str(uuid.uuid4()), "creationTimestamp": now()} | ({"namespace": namespace} if namespace else {})
-        item |= {"apiVersion": "v1", "kind": resource.kind}
+        item |= {"apiVersion": resource.version, "kind": resource.kind}
         if resource.kind == "Pod":
             item["spec"] = {"schedulerName": "default-scheduler"} | item.get("spec", {})
             item["status"] = {"phase": "Pending"} | item.get("status", {})
         validate(resource, item)
-        return self._store(resource.plural, (namespace, name), None, item)
+        return self._store(resource.plural, (namespace, name), None, kept(item)) if keep else item
+
+    def replace(self, key: tuple[str, str, str], manifest: Mapping[str, Any]) -> Object:
+        """Put ``manifest`` in place of (resource, namespace, name), if it is of the present version."""
+        resource, namespace, name = key
+        before = self.get(resource, namespace, name)
+        check_changeable(resource, before, manifest)
+        after: Object = kept(copy.deepcopy(dict(manifest)))
+        for fixed in ("uid", "name", "namespace", "creationTimestamp", "resourceVersion"):
+            _restore(after["metadata"], before["metadata"], fixed)
+        validate(RESOURCES[resource], after)
+        return before if after == before else self._store(resource, (namespace, name), before, after)
 
     def patch(
         self, key: tuple[str, str, str], patch: Mapping[str, Any], *, part: str = "", keep: bool = True
     ) -> Object:
-        """Merge ``patch`` into (resource, namespace, name). Without ``keep`` the answer is right, but lost."""
+        """Merge ``patch`` into (resource, namespace, name). Without ``keep`` the answer is right, but nothing is
+        stored.
+        """
         resource, namespace, name = key
         before = self.get(resource, namespace, name)
         check_changeable(resource, before, patch)
@@ -315,7 +345,7 @@ class ObjectStore:
         return self._store("pods", (namespace, name), before, merged(before, {"spec": {"nodeName": node}}))
 
     def delete(self, key: tuple[str, str, str], *, uid: str = "", grace: int = 0) -> Object:
-        """Remove (resource, namespace, name), or with ``grace`` only mark it, as a pod whose containers still stop."""
+        """Delete (resource, namespace, name), or with ``grace`` only mark it, like a pod whose containers stop."""
         resource, namespace, name = key
         before = self.get(resource, namespace, name)
         if uid and uid != before["metadata"]["uid"]:
@@ -328,7 +358,7 @@ class ObjectStore:
         return before
 
     def changes(self, since: int) -> Sequence[Change]:
-        """What happened after version ``since``; 410 when that is no longer known."""
+        """The changes after version ``since``; 410 if they are no longer known."""
         if since < self._compacted:
             raise StatusError(410, "Expired", f"too old resource version: {since} ({self._compacted})")
         return self._history[bisect_right(self._history, since, key=lambda change: change.version) :]
@@ -339,7 +369,7 @@ class ObjectStore:
         self._compacted = self.version.value
 
     def rewind(self, version: int) -> None:
-        """Versions start again at ``version``, lower than before: what clients see after etcd was restored."""
+        """Restart versions at a lower ``version``, as after a restore of etcd."""
         self._history.clear()
         self._compacted = 0
         self.version.set(version)
@@ -357,6 +387,25 @@ class ObjectStore:
             self._compacted = self._history[HISTORY // 2].version
             del self._history[: HISTORY // 2 + 1]
         self.version.set(version)
+
+
+_MEBIBYTES = re.compile(r"([0-9]{1,15})Mi")
+
+
+def kept(item: Object) -> Object:
+    """The object as a server keeps it: quantities of memory are in the largest unit that needs no fraction."""
+    spec = item.get("spec")
+    for device in spec.get("devices") or () if item["kind"] == "ResourceSlice" and isinstance(spec, dict) else ():
+        device["capacity"] = _canonical(device.get("capacity") or {})
+    return item
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _canonical(one) for key, one in value.items()}
+    found = _MEBIBYTES.fullmatch(value) if isinstance(value, str) else None
+    amount = int(found[1]) if found else 0
+    return f"{amount >> 10}Gi" if amount and not amount % 1024 else value
 
 
 def merged(target: Any, patch: Any) -> Any:
@@ -391,12 +440,13 @@ PATCHES = ("application/merge-patch+json", "application/strategic-merge-patch+js
 BODY_BYTES = 3 * 2**20
 REQUESTS = "/simulation/requests"
 """The requests so far as JSON, for servers in their own process. It does not list itself."""
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 REASONS = {401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 409: "Conflict", 410: "Expired", 422: "Invalid"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request that arrived. ``status`` is 0 when it was never answered; ``at`` is monotonic; ``agent`` is who."""
+    """One received request. ``status`` is 0 if it was never answered; ``at`` is monotonic; ``agent`` the user agent."""
 
     verb: str
     path: str
@@ -424,6 +474,8 @@ class ApiHttp:
         self.requests: deque[Request] = deque(maxlen=100_000)
         self.tokens: frozenset[str] | None = None
         self.gone_as_http = False
+        self.denied: set[tuple[str, str]] = set()
+        self.documents: dict[str, Object] = {}
         self.observers: list[Callable[[web.Request], None]] = []
         self._store = store
         self._faults = faults
@@ -435,10 +487,12 @@ class ApiHttp:
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=BODY_BYTES)
-        for prefix in ("/api/v1/namespaces/{namespace}/{resource}", "/api/v1/{resource}"):
-            for suffix in ("", "/{name}", "/{name}/{part}"):
-                app.router.add_route("*", prefix + suffix, self._answer)
+        for root in dict.fromkeys(resource.root for resource in RESOURCES.values()):
+            for prefix in (f"{root}/namespaces/{{namespace}}/{{resource}}", f"{root}/{{resource}}"):
+                for suffix in ("", "/{name}", "/{name}/{part}"):
+                    app.router.add_route("*", prefix + suffix, self._answer)
         app.router.add_get(REQUESTS, self._list_requests)
+        app.router.add_route("*", "/apis/{path:.*}", self._answer)
         return app
 
     def drop_watches(self) -> None:
@@ -490,6 +544,10 @@ class ApiHttp:
                 retry_after = order.retry_after
                 raise StatusError(order.status, REASONS.get(order.status, "InternalError"), order.message)  # noqa: TRY301  # one place makes the Status
             self._authenticate(request)
+            if request.path in self.documents and request.method == "GET":
+                return web.json_response(self.documents[request.path])
+            if request.path == REVIEWS and request.method == "POST":
+                return web.json_response(self._review(await _body(request)), status=201)
             resource = self._resource(request)
             if request.method == "GET" and "watch" in request.query and "name" not in request.match_info:
                 return await self._watch(request, resource)
@@ -511,11 +569,19 @@ class ApiHttp:
         if self.tokens is not None and (scheme.lower() != "bearer" or token not in self.tokens):
             raise StatusError(401, "Unauthorized", "Unauthorized")
 
+    def _review(self, body: Mapping[str, Any]) -> Object:
+        """An access review of whoever asks."""
+        asked = (body.get("spec") or {}).get("resourceAttributes") or {}
+        allowed = (asked.get("verb"), asked.get("resource")) not in self.denied
+        return {"kind": "SelfSubjectAccessReview", "metadata": {}, "status": {"allowed": allowed}}
+
     def _resource(self, request: web.Request) -> Resource:
         place = request.match_info
-        resource = RESOURCES.get(place["resource"])
+        resource = RESOURCES.get(place.get("resource", ""))
         alone = "namespace" not in place and "name" not in place  # a list over all namespaces
-        if resource is None or not (alone or resource.namespaced == ("namespace" in place)):
+        if resource is None or not request.path.startswith(f"{resource.root}/"):
+            raise StatusError(404, "NotFound", "the server could not find the requested resource")
+        if not (alone or resource.namespaced == ("namespace" in place)):
             raise StatusError(404, "NotFound", "the server could not find the requested resource")
         return resource
 
@@ -524,25 +590,27 @@ class ApiHttp:
         namespace, name, part = place.get("namespace", ""), place.get("name", ""), place.get("part", "")
         key = (resource.plural, namespace, name)
         match request.method:
-            case "GET" if not name:
-                return 200, self._list(request, resource, namespace)
             case "GET" if part in ("", "status"):
-                return 200, self._store.get(*key)
+                return 200, self._store.get(*key) if name else self._list(request, resource, namespace)
             case "POST" if not name:
-                return 201, self._store.create(resource, namespace, await _body(request))
+                keep = request.query.get("dryRun") != "All"
+                return 201, self._store.create(resource, namespace, await _body(request), keep=keep)
             case "POST" if part == "binding" and resource.kind == "Pod":
                 binding = await _body(request)
                 target, meta = binding.get("target") or {}, binding.get("metadata") or {}
                 uid, version = str(meta.get("uid", "")), str(meta.get("resourceVersion", ""))
                 self._store.bind(namespace, name, str(target.get("name", "")), uid=uid, version=version)
                 return 201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+            case "PUT" if name and not part:
+                return 200, self._store.replace(key, await _body(request))
             case "PATCH" if name and part in ("", "status"):
                 if request.content_type not in PATCHES:
                     raise StatusError(
                         415, "UnsupportedMediaType", f"the body of the request was {request.content_type}"
                     )
                 patch = await _body(request)
-                keep = self._faults.take(Fault.LOSE, f"{request.method} {request.path}") is None
+                lost = self._faults.take(Fault.LOSE, f"{request.method} {request.path}")
+                keep = lost is None and request.query.get("dryRun") != "All"
                 return 200, self._store.patch(key, patch, part=part, keep=keep)
             case "DELETE" if name and not part:
                 options = await _body(request) if request.can_read_body else {}
@@ -570,7 +638,7 @@ class ApiHttp:
             place = json.dumps([version, *page[-1][0]]).encode()
             meta |= {"continue": base64.urlsafe_b64encode(place).decode(), "remainingItemCount": len(found) - limit}
         items = [item for _, item in page]
-        return {"kind": f"{resource.kind}List", "apiVersion": "v1", "metadata": meta, "items": items}
+        return {"kind": f"{resource.kind}List", "apiVersion": resource.version, "metadata": meta, "items": items}
 
     async def _watch(self, request: web.Request, resource: Resource) -> web.StreamResponse:
         wanted = Filter.parse(resource, request.match_info.get("namespace", ""), request.query.get("fieldSelector", ""))
@@ -621,7 +689,7 @@ class ApiHttp:
 
 
 class _Stream:
-    """The stream of one watch, with the fault that truncates a line."""
+    """The stream of one watch, including the fault that truncates a line."""
 
     def __init__(self, request: web.Request, response: web.StreamResponse, faults: Faults) -> None:
         self.request = request
@@ -646,7 +714,7 @@ class _Stream:
 
 def _bookmark(resource: Resource, version: int) -> Object:
     meta = {"resourceVersion": str(version), "creationTimestamp": None}
-    return {"type": "BOOKMARK", "object": {"kind": resource.kind, "apiVersion": "v1", "metadata": meta}}
+    return {"type": "BOOKMARK", "object": {"kind": resource.kind, "apiVersion": resource.version, "metadata": meta}}
 
 
 async def _body(request: web.Request) -> Object:
@@ -667,7 +735,10 @@ def _number(query: Mapping[str, str], name: str) -> int:
 
 
 class SimulatedApiServer:
-    """Nodes, pods, quotas and events over HTTP on 127.0.0.1. Use it as ``async with``; all runs on one event loop."""
+    """Serves nodes, pods, quotas, events, ResourceSlices and ResourceClaims over HTTP on 127.0.0.1.
+
+    Use it with ``async with``, on one event loop.
+    """
 
     def __init__(self, *, port: int = 0, bookmark_seconds: float = 60.0, ssl: SSLContext | None = None) -> None:
         self.store = ObjectStore()
@@ -692,12 +763,12 @@ class SimulatedApiServer:
 
     @property
     def requests(self) -> deque[Request]:
-        """What was asked, oldest first. An open watch is listed from its beginning."""
+        """The requests, oldest first. A watch is listed when it begins."""
         return self._http.requests
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """The number of open watches."""
         return len(self._runner.server.connections) if self._runner and self._runner.server else 0
 
     async def accept(self) -> None:
@@ -716,11 +787,20 @@ class SimulatedApiServer:
             await runner.cleanup()
 
     def trust(self, *tokens: str) -> None:
-        """Accept only these bearer tokens from now on. At first everybody is let in."""
+        """Accept only these bearer tokens from now on. Initially every request is accepted."""
         self._http.tokens = frozenset(tokens)
 
+    def deny(self, verb: str, resource: str) -> None:
+        """Refuse a right: access reviews say so. Requests are still answered."""
+        self._http.denied.add((verb, resource))
+
+    @property
+    def documents(self) -> dict[str, Object]:
+        """What a GET answers by its path, for kinds that are served no other way."""
+        return self._http.documents
+
     def write_kubeconfig(self, path: Path, *, token: str = "", token_file: Path | None = None) -> Path:
-        """A kubeconfig that leads here. JSON is YAML."""
+        """A kubeconfig for this server. JSON is YAML."""
         user = {"token": token} if token else {"tokenFile": str(token_file)} if token_file else {}
         config = {
             "apiVersion": "v1",
@@ -762,7 +842,7 @@ class SimulatedApiServer:
         return self.store.patch(("nodes", "", name), {"metadata": {"annotations": dict(changes)}})
 
     def delete_pod(self, namespace: str, name: str, *, grace: int = 0) -> None:
-        """With ``grace`` seconds the pod is only marked, until it is deleted once more without."""
+        """With ``grace`` seconds the pod is only marked, until it is deleted again without."""
         self.store.delete(("pods", namespace, name), grace=grace)
 
     def pods(self) -> list[Object]:
@@ -773,6 +853,29 @@ class SimulatedApiServer:
 
     def pod(self, namespace: str, name: str) -> Object:
         return self.store.get("pods", namespace, name)
+
+    def slices(self) -> list[Object]:
+        """The ResourceSlices, by name: the order in which a scheduler tries them."""
+        return [item for _, item in self.store.select(Filter(resource=RESOURCES["resourceslices"]))]
+
+    def delete_slice(self, name: str) -> None:
+        self.store.delete(("resourceslices", "", name))
+
+    def create_claim(self, manifest: Mapping[str, Any]) -> Object:
+        return self.store.create(RESOURCES["resourceclaims"], "", manifest)
+
+    def claim(self, namespace: str, name: str) -> Object:
+        return self.store.get("resourceclaims", namespace, name)
+
+    def claims(self) -> list[Object]:
+        return [item for _, item in self.store.select(Filter(resource=RESOURCES["resourceclaims"]))]
+
+    def set_claim_status(self, namespace: str, name: str, status: Mapping[str, Any]) -> Object:
+        """Merge into the claim's status; None removes a field."""
+        return self.store.patch(("resourceclaims", namespace, name), {"status": dict(status)}, part="status")
+
+    def delete_claim(self, namespace: str, name: str) -> None:
+        self.store.delete(("resourceclaims", namespace, name))
 
     def events(self) -> list[Object]:
         return [item for _, item in self.store.select(Filter(resource=RESOURCES["events"]))]
@@ -796,11 +899,11 @@ class SimulatedApiServer:
         self._order(Fault.HANG, match, count)
 
     def truncate_next(self, match: str = "") -> None:
-        """Cut the next answer in half; of a watch, the next line, and then the stream ends."""
+        """Truncate the next answer; of a watch, truncate the next line and end the stream."""
         self._order(Fault.TRUNCATE, match, 1)
 
     def lose_next_patch(self, match: str = "") -> None:
-        """Answer the next PATCH with 200 and the right object, and store nothing."""
+        """Answer the next PATCH with 200 and the patched object, but store nothing."""
         self._order(Fault.LOSE, match, 1)
 
     def edit(self, edit: Callable[[bytes], bytes], match: str = "", *, count: int | None = None) -> None:
@@ -808,7 +911,7 @@ class SimulatedApiServer:
         self._order(Fault.EDIT, match, count, edit=edit)
 
     def stall_watches(self) -> None:
-        """The watches that are open say nothing more, and their connections stay. Those that come later are well."""
+        """Stall all open watches without closing their connections. Later watches work."""
         self._http.stall_watches()
 
     def observe(self, observer: Callable[[web.Request], None]) -> None:
@@ -819,7 +922,7 @@ class SimulatedApiServer:
         self.faults.clear()
 
     def drop_watches(self) -> None:
-        """Cut the connections of all open watches."""
+        """Drop the connections of all open watches."""
         self._http.drop_watches()
 
     def expire_watches(self) -> None:
@@ -832,7 +935,7 @@ class SimulatedApiServer:
         self.store.compact()
 
     def count(self, match: str = "", *, since: float = 0.0) -> int:
-        """How many requests' ``VERB /path?query`` matched."""
+        """The number of requests whose ``VERB /path?query`` matched."""
         pattern = re.compile(match)
         return sum(1 for request in self.requests if request.at >= since and pattern.search(str(request)))
 

@@ -20,7 +20,7 @@ Change = Callable[[MachineDevice, int | str], None]
 class FileSimulator:
     """A ``Simulator``. ``faults`` are of one device each, ``machine_faults`` of the machine as a whole.
 
-    It keeps nothing in memory, so any process that has been given the same folder may cause or end a fault.
+    It keeps nothing in memory, so any process with the same directory may cause or end a fault.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class FileSimulator:
 
 
 Disturb = Callable[["MachineFiles", MachineDevice, int | str], None]
-"""What a fault changes of one device. The value depends on the fault, and is 0 if none was given."""
+"""What a fault changes on one device. The value depends on the fault; the default is 0."""
 
 OwnFiles = Callable[[Machine, MachineDevice], Files]
-"""The files that one device has."""
+"""The files of one device."""
 
 
 def _no_files(*_asked: object) -> Files:
@@ -71,12 +71,12 @@ def _no_paths(_one: MachineDevice) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
-    """What a vendor's machines are made of. ``device`` is the id on the PCI bus, four hex digits.
+    """How a vendor's machines are built. ``device`` is the PCI device id, four hex digits.
 
-    ``driver`` is the one that the bus names, where that is not the module. ``own`` are the files of one device, and
-    ``shared`` those of all: they are there while the driver is. ``control`` are such nodes in ``/dev``, and ``version``
-    is what the module has in sysfs, if it is there. ``installed`` files stay, and ``settings`` name their folders to
-    the vendor's driver. ``left`` are paths that faults may add to a device.
+    ``driver`` is the driver's name on the bus, if it is not the module's. ``own`` are the files of one device, and
+    ``shared`` those of all: they exist while the driver is loaded. So do ``control``, nodes in ``/dev``, and
+    ``version``, the module's in sysfs. ``installed`` files stay, and ``settings`` point the vendor's driver to their
+    directories; ``chosen`` are others, as the profile says. ``left`` are paths that faults may add to a device.
     """
 
     hardware: Hardware
@@ -88,18 +88,20 @@ class Board:
     version: str = ""
     installed: Files = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
+    chosen: Callable[[Machine], Mapping[str, Any]] = lambda _machine: {}
     tool: Tool | None = None
     faults: Mapping[str, Disturb] = field(default_factory=dict)
     left: Callable[[MachineDevice], tuple[str, ...]] = _no_paths
 
     def simulate(self, machine: Machine, directory: Path) -> FileSimulator:
-        """Write the machine into ``directory``, unless it is there already, with whatever faults it has by now."""
+        """Write the machine into ``directory``, unless it already exists, with its current faults."""
         tree = Tree(root=directory)
         machine_files = MachineFiles(tree, machine, self)
         if not tree.written:
             machine_files.write()
             tree.done()
         named = {**self.settings, **({self.tool.setting: self.tool.path} if self.tool else {})}
+        places = {setting: str(directory / path) for setting, path in named.items()}
         faults = {"lost": MachineFiles.lose, "back": MachineFiles.restore, **self.faults}
         machine_faults = {
             "driver-gone": machine_files.unload,
@@ -108,7 +110,7 @@ class Board:
         }
         return FileSimulator(
             machine,
-            {**tree.settings, **{setting: str(directory / path) for setting, path in named.items()}},
+            {**tree.settings, **places, **self.chosen(machine)},
             {name: partial(disturb, machine_files) for name, disturb in faults.items()},
             {**machine_faults, **(self.tool.faults(tree, machine_files.install_tool) if self.tool else {})},
         )
@@ -117,7 +119,7 @@ class Board:
 def listed(
     hardware: Hardware, device: str, tool: Tool, *, control: tuple[str, ...] = (), more: OwnFiles = _no_files
 ) -> Board:
-    """A machine whose cards a tool lists, each with a node by its number. A silent card reports no numbers."""
+    """A machine whose cards a tool lists, each with a numbered device node. A silent card reports no numbers."""
 
     def own(machine: Machine, one: MachineDevice) -> Files:
         return {f"dev/{hardware.node}{one.index}": "", **more(machine, one)}
@@ -139,7 +141,7 @@ def listed(
 
 
 class MachineFiles:
-    """The files of one machine, as they come and go."""
+    """The changing files of one machine."""
 
     def __init__(self, tree: Tree, machine: Machine, board: Board) -> None:
         self.tree = tree
@@ -165,7 +167,7 @@ class MachineFiles:
         self.note(UNLISTED, one)
 
     def unload(self) -> None:
-        """The driver is gone; its devices stay on the bus."""
+        """Unload the driver; its devices stay on the bus."""
         self.tree.take(self._shared())
         self.empty()
         for one in self.machine.devices:
@@ -177,7 +179,7 @@ class MachineFiles:
             self.lose(one)
 
     def note(self, what: str, one: MachineDevice, value: str = "") -> None:
-        """Leave a note for the tool, which prints it from now on."""
+        """Leave a note for the tool, which acts on it from now on."""
         if self._board.tool:
             self._board.tool.note(self.tree, what, one, value)
             self.refresh_tool()
@@ -187,7 +189,7 @@ class MachineFiles:
         return self._board.tool.state(self.tree, self.machine).note(what, one) if self._board.tool else ""
 
     def install_tool(self) -> None:
-        """Install the tool, working."""
+        """Install a working tool."""
         if self._board.tool:
             self._board.tool.install(self.tree)
             self.refresh_tool()
@@ -215,27 +217,28 @@ class MachineFiles:
         unplug(self.tree, one, self._driver)
 
     def _plug(self, one: MachineDevice, driver: str) -> None:
-        ids = {"vendor": f"0x{self._board.hardware.vendors[0]}", "device": f"0x{self._board.device(one)}"}
+        vendor = next(iter(self._board.hardware.vendors), "ffff")  # nobody's, if the vendor's id is not public
+        ids = {"vendor": f"0x{vendor}", "device": f"0x{self._board.device(one)}"}
         plug(self.tree, self.machine, one, driver=driver, **ids)
 
 
 def noted(what: str) -> Disturb:
-    """The tool prints it, with the fault's value."""
+    """The tool prints the fault with its value."""
     return lambda machine_files, one, value: machine_files.note(what, one, str(value or ""))
 
 
 def without(path: Callable[[MachineDevice], str]) -> Disturb:
-    """One of the device's files, or a folder, is missing."""
+    """One of the device's files or directories is missing."""
     return lambda machine_files, one, _value: machine_files.tree.remove(path(one))
 
 
 def rewritten(path: Callable[[MachineDevice], str], text: Callable[[int | str], str]) -> Disturb:
-    """One of the device's files has other content, made of the fault's value."""
+    """One of the device's files has other content, computed from the fault's value."""
     return lambda machine_files, one, value: machine_files.tree.write(path(one), text(value))
 
 
 def topology(machine: Machine, label: str, link: Callable[[int], str]) -> str:
-    """The table of ``topo -m``: a pair's link where it has lanes of the fabric, else its level on the bus."""
+    """The table of ``topo -m``: a pair's fabric link if it has lanes, else its level on the bus."""
     heads = " ".join(f"{label}{one.index}" for one in machine.devices)
     lines = [f"      {heads} CPU Affinity NUMA Affinity"]
     for one, levels, lanes in zip(machine.devices, machine.levels, machine.lanes, strict=True):

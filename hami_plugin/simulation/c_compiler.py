@@ -1,4 +1,4 @@
-"""Compiling a small C library, once for each version of its sources: stand-ins for what vendors ship without source."""
+"""Compiles a small C library, once for each version of its sources, in place of a vendor's closed library."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class BuildError(HamiError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """All C files of ``folder``, which become the shared library ``library``."""
+    """The C files of ``folder``, compiled to the shared library ``library``."""
 
     library: str
     folder: Path
@@ -39,7 +39,7 @@ class Source:
         )
 
     def fingerprint(self) -> str:
-        """Sha256 of everything that decides what the compiler makes."""
+        """The SHA-256 of everything that determines the result."""
         digest = hashlib.sha256(" ".join(self.flags).encode())
         for file in sorted(self.folder.glob("*.[ch]")):
             digest.update(file.name.encode())
@@ -48,9 +48,9 @@ class Source:
 
 
 def build(source: Source, target: Path) -> Path:
-    """Put the library at ``target`` (a folder stands for the standard name in it) and hand out its path.
+    """Put the library at ``target`` (or into the directory ``target``, by its standard name) and return its path.
 
-    Compiled once into the user's cache; several processes may build at the same time, the last one wins.
+    It is compiled once, into the user's cache. Several processes may build at once; the last one wins.
     """
     target = target / source.library if target.is_dir() else target
     place = Path(f"{source.library.partition('.')[0]}-{source.fingerprint()[:16]}") / source.library
@@ -63,7 +63,7 @@ def build(source: Source, target: Path) -> Path:
 
 
 def compiler() -> list[str]:
-    """The command that compiles C here: $CC, or the first of cc and gcc. BuildError when there is none."""
+    """The C compiler: $CC, or the first of cc and gcc. BuildError if there is none."""
     chosen = shlex.split(os.environ.get("CC", ""))
     if chosen:
         return chosen
@@ -74,14 +74,14 @@ def compiler() -> list[str]:
 
 
 def _caches() -> tuple[Path, ...]:
-    """Where the library may lie: in the user's cache (an image may have filled it), else in the temporary folder."""
+    """Where the library may be: in the user's cache (an image may provide it), or in the temporary directory."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or f"{os.environ.get('HOME') or '.'}/.cache")
     folders = (base / "hami-plugin", Path(tempfile.gettempdir()) / f"hami-plugin-{os.getuid()}")
     return tuple(folder for folder in folders if folder.is_absolute())
 
 
 def _cache() -> Path:
-    """The first of them that can be written to."""
+    """The first writable one."""
     for folder in _caches():
         with suppress(OSError):
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -91,7 +91,7 @@ def _cache() -> Path:
 
 
 def _trusted(folder: Path) -> bool:
-    """Whether nobody but root or this user could have planted a library in the folder."""
+    """Whether only root or this user could have written to the directory."""
     try:
         status = folder.stat()
     except OSError:
@@ -105,7 +105,7 @@ def _compile(source: Source, target: Path) -> None:
         made = Path(scratch) / target.name
         command = [*compiler(), *source.flags, "-o", str(made), *map(str, sorted(source.folder.glob("*.c")))]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)  # noqa: S603  # the compiler is the user's own choice
+            done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)  # noqa: S603  # the user chose the compiler
         except OSError as error:
             raise BuildError(f"{command[0]} does not start: {error}", hint=_REMEDY) from error
         except subprocess.TimeoutExpired as error:
@@ -118,7 +118,7 @@ def _compile(source: Source, target: Path) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """A copy of its own: the library finds its state beside the file it was loaded from."""
+    """A separate copy: the library keeps its state beside the file it was loaded from."""
     if target.is_file() and filecmp.cmp(source, target, shallow=False):
         return
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A simulated machine in place of a real one: its vendor, and the settings that lead the vendor's driver to it."""
+"""A simulated machine in place of a real one: its vendor, and settings that point the vendor's driver to it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import atexit
 import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hami_plugin.errors import ConfigError, HamiError
+from hami_plugin.errors import ConfigError, HamiError, UnknownVendorError
 from hami_plugin.model.machine import Machine
 from hami_plugin.sdk import Simulator, Vendor, load_vendor, vendor_names
 from hami_plugin.simulation.machines import load_machine
@@ -18,7 +19,7 @@ from hami_plugin.simulation.machines import load_machine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedHardware:
-    """``simulator`` takes faults; ``settings`` go over the vendor's own."""
+    """``simulator`` injects faults; ``settings`` override the vendor's own."""
 
     machine: Machine
     vendor: Vendor
@@ -30,11 +31,6 @@ def simulate(profile: str, directory: Path | None = None) -> SimulatedHardware:
     """Set up ``profile`` (a name, or a file) in ``directory``, or in a new temporary one."""
     machine = load_machine(profile)
     vendor = vendor_of(machine)
-    if vendor.simulate is None:
-        raise HamiError(
-            f"{vendor.title} hardware cannot be simulated",
-            hint="choose another profile",
-        )
     folder = directory or _temporary()
     try:
         simulator = vendor.simulate(machine, folder)
@@ -44,7 +40,7 @@ def simulate(profile: str, directory: Path | None = None) -> SimulatedHardware:
 
 
 def simulate_all(profiles: str, directory: Path | None = None) -> tuple[SimulatedHardware, ...]:
-    """Machines of different vendors in one node, their names separated by commas. Several have a folder each."""
+    """Machines of different vendors in one node, comma-separated. If there are several, each has a directory."""
     names = [name.strip() for name in profiles.split(",") if name.strip()]
     if profiles and not names:
         raise ConfigError([f"{profiles!r} names no machine; `hami-plugin discover --list-profiles` prints the names"])
@@ -64,21 +60,23 @@ def simulate_all(profiles: str, directory: Path | None = None) -> tuple[Simulate
 
 
 def _lacking(error: Exception) -> str:
-    """What a vendor's simulation missed in a profile. A missing key is known by its name alone."""
+    """What a vendor's simulation misses in a profile. A KeyError has only the key's name."""
     return f"it needs the key {error} of each device" if isinstance(error, KeyError) else str(error)
 
 
 def _temporary() -> Path:
-    """A directory that goes with the process."""
+    """A directory that is removed when the process ends."""
     folder = tempfile.mkdtemp(prefix="hami-plugin-simulation-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
 
 
 def vendor_of(machine: Machine) -> Vendor:
-    """The vendor whose driver serves this machine. The one of its name is tried first."""
+    """The vendor whose driver serves this machine. A vendor with the machine's name is tried first."""
+    with suppress(UnknownVendorError):
+        return load_vendor(machine.vendor)
     known: list[str] = []
-    for name in sorted(vendor_names(), key=lambda name: (name != machine.vendor, name)):
+    for name in vendor_names():
         vendor = load_vendor(name)
         if machine.vendor in (name, *vendor.machines):
             return vendor

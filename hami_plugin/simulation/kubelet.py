@@ -1,7 +1,8 @@
 """A kubelet's device manager as a real gRPC peer on real sockets: registration, lists, admission, restarts.
 
-It ships with ``hami-plugin demo``. It behaves as the kubelet does without a topology policy, including what plugins
-find inconvenient: no names in any call, ids in any order, init containers' ids handed on without asking.
+It ships with ``hami-plugin demo``. It behaves as the kubelet does, including what is inconvenient for plugins: calls
+name no pod, ids come in any order, init containers' ids are passed on without a call, and NUMA nodes are chosen before
+a plugin is asked.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +22,27 @@ import grpc
 
 from hami_plugin.aio import Watched, cancelled
 from hami_plugin.errors import HamiError
-from hami_plugin.kubelet.podresources.v1 import podresources_pb2 as resources_pb
-from hami_plugin.kubelet.podresources.v1 import podresources_pb2_grpc as podresources
-from hami_plugin.kubelet.podresources.v1 import podresources_pb2_grpc as resources_rpc
+from hami_plugin.kubelet.api import deviceplugin_pb2 as pb
+from hami_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
+from hami_plugin.kubelet.api import podresources_pb2 as resources_pb
+from hami_plugin.kubelet.api import podresources_pb2_grpc as podresources
+from hami_plugin.kubelet.api import podresources_pb2_grpc as resources_rpc
 from hami_plugin.kubelet.servicer import API_VERSION, allocate_response, answer_of, offers_of
-from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
-from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2_grpc as rpc
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.ports import Offer
 from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.simulation.topology_manager import Hint, Nodes, Policy, hints, merged
+
+UNEXPECTED, NOT_ALIGNED, SHUTDOWN = "UnexpectedAdmissionError", "TopologyAffinityError", "NodeShutdown"
 
 
 class AdmissionError(HamiError):
-    """A pod that the kubelet does not admit: it becomes Failed, with ``reason``. ``code`` is the plugin's status."""
+    """A pod that the kubelet does not admit: it fails with ``reason``. ``code`` is the plugin's status."""
 
-    reason = "UnexpectedAdmissionError"
-
-    def __init__(self, message: str, *, code: str = "", hint: str = "") -> None:
+    def __init__(self, message: str, *, code: str = "", hint: str = "", reason: str = UNEXPECTED) -> None:
         super().__init__(message, hint=hint)
         self.code = code
+        self.reason = reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +56,12 @@ class Allotment:
     def written(self, uid: str, container: str, resource: str) -> str:
         """As the checkpoint has it, where an answer is an AllocateResponse's container in base64.
 
-        The kubelet writes ids without a node as if they were at node 0.
+        Ids without a node are at node -1, as a newer kubelet writes it; 1.20 writes 0.
         """
         by_node: dict[str, list[str]] = {}
         for one in self.ids:
-            by_node.setdefault(str(self.numa.get(one) or 0), []).append(one)
+            node = self.numa.get(one)
+            by_node.setdefault("-1" if node is None else str(node), []).append(one)
         entry = {
             "PodUID": uid,
             "ContainerName": container,
@@ -91,7 +96,7 @@ class Ledger:
         return self._offers.get(resource, ())
 
     def listed(self, resource: str, offers: Sequence[Offer]) -> None:
-        """A plugin's newest list: it replaces the one before."""
+        """A plugin's newest list, which replaces the previous one."""
         self._offers[resource] = tuple(offers)
         self._healthy[resource] = frozenset(offer.id for offer in offers if offer.healthy)
         self._numa[resource] = {offer.id: offer.numa for offer in offers}
@@ -101,7 +106,7 @@ class Ledger:
         self.listed(resource, [replace(offer, healthy=False) for offer in self.offers(resource)])
 
     def forget_lists(self) -> None:
-        """A restart: resources stay known by name, with no device."""
+        """After a restart, resources are known by name, without devices."""
         for resource in self._offers:
             self.listed(resource, ())
 
@@ -109,7 +114,7 @@ class Ledger:
         return self._healthy.get(resource, frozenset())
 
     def written(self) -> tuple[str, str]:
-        """The entries and the devices of a checkpoint. Each is put into words once."""
+        """The entries and devices of a checkpoint. Each is serialized once."""
         self._entries = {
             slot: known if (known := self._entries.get(slot)) and known[0] is held else (held, held.written(*slot))
             for slot, held in self.allotments.items()
@@ -118,9 +123,13 @@ class Ledger:
         return ",".join(text for _held, text in self._entries.values()), _json(devices)
 
     def allotment(self, resource: str, ids: tuple[str, ...], answer: Answer) -> Allotment:
-        """These ids, at the nodes that they were listed with."""
-        numa = self._numa.get(resource, {})
+        """These ids, with the NUMA nodes that they were listed with."""
+        numa = self.numa(resource)
         return Allotment(ids=ids, answer=answer, numa={one: numa.get(one) for one in ids})
+
+    def numa(self, resource: str) -> Mapping[str, int | None]:
+        """The NUMA node that each id was listed with."""
+        return self._numa.get(resource, {})
 
     def taken(self, resource: str) -> frozenset[str]:
         return frozenset(device for slot, held in self.allotments.items() if slot[2] == resource for device in held.ids)
@@ -135,7 +144,7 @@ class Ledger:
         self.allotments = {slot: held for slot, held in self.allotments.items() if slot[0] != uid}
 
     def free(self, resource: str, needed: int) -> frozenset[str]:
-        """Healthy ids that nobody holds. ``AdmissionError`` when they are fewer than ``needed``."""
+        """Healthy ids that nobody holds. ``AdmissionError`` if they are fewer than ``needed``."""
         healthy = self.healthy(resource)
         if not healthy:
             raise AdmissionError(f"no healthy devices present; cannot allocate unhealthy devices {resource}")
@@ -148,7 +157,7 @@ class Ledger:
 
 
 class Reuse:
-    """Ids that a pod's init containers leave to the containers after them."""
+    """Ids that a pod's init containers leave to later containers."""
 
     def __init__(self) -> None:
         self._ids: dict[str, set[str]] = {}
@@ -157,7 +166,7 @@ class Reuse:
         return frozenset(self._ids.get(resource, ()))
 
     def after(self, container: ContainerView, held: Mapping[str, Allotment]) -> None:
-        """A plain init container ends and leaves its ids; any other keeps what it took."""
+        """A plain init container ends and leaves its ids; any other keeps them."""
         for resource, allotment in held.items():
             ids = self._ids.setdefault(resource, set())
             if container.init and not container.restartable:
@@ -167,7 +176,7 @@ class Reuse:
 
 
 def wanted(container: ContainerView, resources: Iterable[str]) -> dict[str, int]:
-    """Resource → amount, of those resources that plugins have registered. The kubelet ignores all others."""
+    """Resource → amount, for resources that plugins have registered. The kubelet ignores all others."""
     return {resource: amount for resource in resources if (amount := container.amount(resource)) > 0}
 
 
@@ -175,7 +184,7 @@ CHECKPOINT = "kubelet_internal_checkpoint"
 
 
 def write_checkpoint(path: Path, ledger: Ledger) -> None:
-    """Replace the file. Its checksum is over Go's own view of the data, which nobody else computes; it is 0."""
+    """Replace the file. The checksum is 0: the kubelet hashes Go's representation of the data."""
     entries, devices = ledger.written()
     new = os.fspath(path.with_name(f".{path.name}.new"))
     with open(new, "wb", buffering=0) as file:  # noqa: PTH123  # after each Allocate, and a Path is slow
@@ -191,10 +200,27 @@ _json = json.JSONEncoder(separators=(",", ":")).encode
 _OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.default_authority", "localhost"))
 
 
+class Rivals(StrEnum):
+    """What becomes of two plugins of one resource, by the kubelet's version. Since 1.11 none ends the first one's
+    stream, and each takes the lists of both.
+
+    ``BY_SOCKET``, since 1.36: both are known. The last to register is asked; when one ends, the other one stays. A
+    second registration on a socket that is in use is refused, and makes the kubelet forget to notice its end.
+    ``BY_RESOURCE``, 1.26 to 1.35: when the first one ends, the second one is dropped.
+    ``NEWEST``, 1.11 to 1.25: the first one is known no more.
+    ``REPLACED``, up to 1.10: its stream is ended, too.
+    """
+
+    BY_SOCKET = "by socket"
+    BY_RESOURCE = "by resource"
+    NEWEST = "newest"
+    REPLACED = "replaced"
+
+
 class PluginConnection:
     """``resource`` as served on ``socket``. ``changed`` is called after each list and at the stream's end.
 
-    Clear ``reading`` to be a slow reader; nothing is read until it is set again.
+    Clear ``reading`` to stop reading until it is set again.
     """
 
     def __init__(self, resource: str, socket: Path, changed: Callable[[PluginConnection], None]) -> None:
@@ -235,7 +261,12 @@ class PluginConnection:
     async def allocate(self, ids: Sequence[str]) -> Answer:
         """Without a deadline, as the kubelet does it."""
         request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
-        answers = (await self._stub.Allocate(request)).container_responses
+        try:
+            answers = (await self._stub.Allocate(request)).container_responses
+        except asyncio.CancelledError:
+            if not self.ended:
+                raise
+            raise AdmissionError("Allocate failed: the client connection is closing", code="CANCELLED") from None
         if not answers:
             raise AdmissionError("no containers return in allocation response")
         return answer_of(answers[0])
@@ -336,14 +367,17 @@ class PodResourcesServicer(resources_rpc.PodResourcesListerServicer):
 
 
 class StartError(HamiError):
-    """A container that the kubelet does not start, since PreStartContainer failed."""
+    """A container that the kubelet does not start, because PreStartContainer failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manners:
-    """How this kubelet behaves. ``dial_back`` False: it accepts a registration and then never calls.
+    """How this kubelet behaves. Without ``dial_back`` it accepts a registration and never calls.
 
-    Times are in seconds; ``grace`` is how long the devices of a lost plugin stay in the capacity.
+    ``rivals`` is the version's way with two plugins of one resource.
+    Times are in seconds; ``grace`` is how long the devices of a lost plugin stay in the capacity. ``numa`` are the
+    machine's NUMA nodes, ``cpus`` those that have CPUs for a container alone; None where containers share all.
+    One that is ``shutting_down`` with its machine admits nobody; pods with devices end before the daemon does.
     """
 
     versions: tuple[str, ...] = (API_VERSION,)
@@ -352,12 +386,17 @@ class Manners:
     pre_start_timeout: float = 30.0
     grace: float = 300.0
     entry_per_device: bool = True
+    topology: Policy = "none"
+    numa: Nodes = frozenset({0, 1})
+    cpus: Nodes | None = None
+    rivals: Rivals = Rivals.BY_SOCKET
+    shutting_down: bool = False
 
 
 class FakeKubelet(rpc.RegistrationServicer):
-    """The kubelet of one node. ``start`` it; pods come by ``admit`` and go by ``remove``.
+    """The kubelet of one node. After ``start``, ``admit`` and ``remove`` pods.
 
-    ``manners`` may be replaced at any time. ``changes`` counts whatever happens; ``until`` waits on it.
+    ``manners`` may be replaced at any time. ``changes`` counts all changes; ``until`` waits for one.
     """
 
     def __init__(
@@ -375,7 +414,11 @@ class FakeKubelet(rpc.RegistrationServicer):
         self.registrations: list[pb.RegisterRequest] = []
         self.ledger = Ledger()
         self._plugins: dict[str, PluginConnection] = {}
+        self._connected: dict[str, list[PluginConnection]] = {}
+        self._overlooked: list[PluginConnection] = []
+        self._dropping: set[asyncio.Future[None]] = set()
         self._lost: dict[str, float] = {}
+        self._started: set[tuple[str, str]] = set()
         self._servers: list[grpc.aio.Server] = []
         self._admission = asyncio.Lock()
         self._random = random.Random(seed)  # noqa: S311  # an order, not a secret
@@ -402,9 +445,11 @@ class FakeKubelet(rpc.RegistrationServicer):
 
     async def stop(self, *, killed: bool = False) -> None:
         """End the streams and stop serving. A killed kubelet leaves its sockets behind."""
-        for plugin in (*self._plugins.values(),):
+        for plugin in [one for connected in self._connected.values() for one in connected]:
             await plugin.close()
         self._plugins.clear()
+        self._connected.clear()
+        self._overlooked.clear()
         for server in self._servers:
             await server.stop(None)
         self._servers.clear()
@@ -414,10 +459,15 @@ class FakeKubelet(rpc.RegistrationServicer):
                     socket.unlink(missing_ok=True)
         self._happened()
 
-    async def restart(self) -> None:
-        """Stop and start. Allotments are remembered; devices are not, until their plugins register again."""
+    async def restart(self, *, checkpoint_removed: bool = False) -> None:
+        """Stop and start. Allotments are remembered, unless the checkpoint has been removed; devices are not, until
+        their plugins register again.
+        """
         await self.stop()
         self.ledger.forget_lists()
+        if checkpoint_removed:
+            (self.directory / CHECKPOINT).unlink(missing_ok=True)
+            self.ledger.allotments.clear()
         self._lost.clear()
         await self.start()
 
@@ -437,20 +487,20 @@ class FakeKubelet(rpc.RegistrationServicer):
         return len(self.ledger.healthy(resource))
 
     def plugin(self, resource: str) -> PluginConnection:
-        """The connection in use. ``HamiError`` when no plugin is registered."""
+        """The connection in use. ``HamiError`` if no plugin is registered."""
         try:
             return self._plugins[resource]
         except KeyError:
             raise HamiError(f"no plugin is registered for {resource}", hint="wait for its registration") from None
 
     async def second_stream(self, resource: str) -> PluginConnection:
-        """Listen to a registered plugin once more. The caller closes it."""
+        """Open another stream to a registered plugin. The caller closes it."""
         extra = PluginConnection(resource, self.plugin(resource).socket, lambda _: self._happened())
         await extra.connect(within=self.manners.dial_timeout)
         return extra
 
-    async def until(self, condition: Callable[[], bool], *, within: float = 10.0) -> None:
-        """Wait until ``condition`` holds. TimeoutError when it does not within the time."""
+    async def until(self, condition: Callable[[], bool], *, within: float = 60.0) -> None:
+        """Wait until ``condition`` holds. TimeoutError after the timeout."""
         async with asyncio.timeout(within):
             while not condition():
                 await self.changes.changed(self.changes.version)
@@ -458,15 +508,22 @@ class FakeKubelet(rpc.RegistrationServicer):
     async def admit(self, pod: PodView) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
         """Allocate for every container in order, one pod at a time. Container → resource → ids.
 
-        ``AdmissionError`` when it fails; the pod then holds nothing. A pod that is admitted already keeps what it has.
+        ``AdmissionError`` if it fails; the pod then holds nothing. A pod that was admitted before keeps its ids; after
+        a restart it fails if a container has not started and no plugin is back.
         """
         async with self._admission:
+            if self.manners.shutting_down:
+                raise AdmissionError("Pod was rejected as the node is shutting down.", reason=SHUTDOWN)
             self.ledger.pods[pod.uid] = pod
             reuse = Reuse()
             try:
                 for container in pod.containers:
-                    for resource, amount in wanted(container, self.ledger.resources).items():
-                        await self._allocate(pod, container, resource, amount, reuse.of(resource))
+                    asked = wanted(container, self.ledger.resources)
+                    held = self.ledger.held_by(pod.uid, container.name)
+                    nodes = self._affinity({r: n for r, n in asked.items() if r not in held}, reuse)
+                    for resource, amount in asked.items():
+                        slot = (pod.uid, container.name, resource)
+                        await self._allocate(slot, amount, reuse.of(resource), nodes)
                     reuse.after(container, self.ledger.held_by(pod.uid, container.name))
             except BaseException:  # also when the call is cancelled: a pod that was not admitted holds nothing
                 self.ledger.remove(pod.uid)
@@ -481,9 +538,16 @@ class FakeKubelet(rpc.RegistrationServicer):
         }
 
     async def start_container(self, uid: str, container: str) -> Answer:
-        """Confirm the start with each plugin that asked for it, and give out what the plugins answered to Allocate."""
+        """Call PreStartContainer of each plugin that requires it, and return the plugins' answers to Allocate."""
         merged = Answer()
-        for resource, held in self.ledger.held_by(uid, container).items():
+        allotted = self.ledger.held_by(uid, container)
+        for view in self.ledger.pods[uid].containers if uid in self.ledger.pods else ():
+            if view.name == container and (missing := set(wanted(view, self.ledger.resources)) - allotted.keys()):
+                raise StartError(
+                    f"no devices found allocated in local cache for pod {uid}, container {container}, "
+                    f"resource {min(missing)}"
+                )
+        for resource, held in allotted.items():
             plugin = self.plugin(resource)
             if plugin.pre_start_required:
                 try:
@@ -493,21 +557,23 @@ class FakeKubelet(rpc.RegistrationServicer):
                         f"PreStartContainer failed for {container}: {error.code().name}: {error.details()}"
                     ) from error
             merged = merged.merged(held.answer)
+        self._started.add((uid, container))
         return merged
 
     def give(self, pod: PodView, container: str, resource: str, allotment: Allotment) -> None:
-        """The container has this now, which is written down at once."""
+        """Record what the container has, and write the checkpoint."""
         self.ledger.pods[pod.uid] = pod
         self.ledger.allotments[pod.uid, container, resource] = allotment
         write_checkpoint(self.directory / CHECKPOINT, self.ledger)
 
     def remove(self, uid: str) -> None:
-        """The pod has ended: its ids are free."""
+        """Release the ids of a pod that has ended."""
         self.ledger.remove(uid)
+        self._started = {one for one in self._started if one[0] != uid}
         self._happened()
 
     async def Register(self, request: pb.RegisterRequest, context: Context) -> pb.Empty:  # noqa: N802  # gRPC's name
-        """Dial the plugin back, then answer. The newest registration of a resource replaces the one before."""
+        """Dial the plugin back, then answer. The newest plugin of a resource is the one that is asked."""
         self.registrations.append(request)
         self._happened()
         wrong = self._wrong(request)
@@ -515,40 +581,79 @@ class FakeKubelet(rpc.RegistrationServicer):
             await context.abort(grpc.StatusCode.UNKNOWN, wrong)
         if self.manners.dial_back:
             plugin = PluginConnection(request.resource_name, self.directory / request.endpoint, self._heard)
+            if self._in_use(plugin):
+                await context.abort(grpc.StatusCode.UNKNOWN, f"device plugin already connected: {plugin.socket}")
             try:
                 await plugin.connect(within=self.manners.dial_timeout)
             except grpc.aio.AioRpcError as error:
                 await plugin.close()
                 await context.abort(grpc.StatusCode.UNKNOWN, f"failed to dial device plugin: {error.details()}")
-            before = self._plugins.get(plugin.resource)
-            self._plugins[plugin.resource] = plugin
+            self._connected.setdefault(plugin.resource, []).append(plugin)
+            before, self._plugins[plugin.resource] = self._plugins.get(plugin.resource), plugin
             self._lost.pop(plugin.resource, None)
-            if before:
+            if before and self.manners.rivals is Rivals.REPLACED:
                 await before.close()
         return pb.Empty()
 
-    async def _allocate(
-        self, pod: PodView, container: ContainerView, resource: str, amount: int, reusable: frozenset[str]
-    ) -> None:
-        slot = (pod.uid, container.name, resource)
+    def _in_use(self, plugin: PluginConnection) -> bool:
+        """Whether the plugin is connected already. A kubelet that refuses it will not notice the first one's end."""
+        first = [one for one in self._connected.get(plugin.resource, ()) if one.socket == plugin.socket]
+        if not first or self.manners.rivals is not Rivals.BY_SOCKET:
+            return False
+        self._overlooked += first
+        return True
+
+    def _affinity(self, asked: Mapping[str, int], reuse: Reuse) -> Nodes | None:
+        """The NUMA nodes that a container's ids come from; None where any will do."""
+        manners, ledger = self.manners, self.ledger
+        wishes: list[Sequence[Hint] | None] = []
+        for resource, amount in asked.items():
+            free = (ledger.healthy(resource) - ledger.taken(resource)) | reuse.of(resource)
+            wishes.append(hints(ledger.numa(resource), free, amount, manners.numa))
+        if manners.cpus is not None:
+            wishes.append([Hint(nodes=frozenset({node}), preferred=True) for node in sorted(manners.cpus)])
+        affinity = merged(wishes, manners.numa, manners.topology)
+        if not affinity.admitted:
+            raise AdmissionError("Resources cannot be allocated with Topology locality", reason=NOT_ALIGNED)
+        return affinity.nodes
+
+    async def _allocate(self, slot: Slot, amount: int, reusable: frozenset[str], nodes: Nodes | None) -> None:
+        uid, container, resource = slot
         if slot in self.ledger.allotments:
+            if (uid, container) not in self._started:
+                self.ledger.free(resource, 0)
             return
         try:
-            ids = await self._choose(resource, amount, reusable)
+            ids = await self._choose(resource, amount, reusable, nodes)
             answer = await self.plugin(resource).allocate(ids)
         except grpc.aio.AioRpcError as error:
             raise AdmissionError(
                 f"Allocate failed due to rpc error: code = {error.code().name} desc = {error.details()}",
                 code=error.code().name,
             ) from error
-        self.give(pod, container.name, resource, self.ledger.allotment(resource, ids, answer))
+        self.give(self.ledger.pods[uid], container, resource, self.ledger.allotment(resource, ids, answer))
 
-    async def _choose(self, resource: str, amount: int, reusable: frozenset[str]) -> tuple[str, ...]:
-        """Ids that init containers left come first. For the rest the plugin is asked, and may leave it to chance."""
+    async def _choose(
+        self, resource: str, amount: int, reusable: frozenset[str], nodes: Nodes | None
+    ) -> tuple[str, ...]:
+        """Ids that init containers left come first. For the rest, the plugin may state a preference.
+
+        If more ids than needed are free at the container's NUMA ``nodes``, it is asked about these only; if not, all of
+        them are taken without asking.
+        """
         chosen = self._some(reusable, amount)
         if len(chosen) == amount:
             return chosen
         free = self.ledger.free(resource, amount - len(chosen))
+        numa = self.ledger.numa(resource)
+        aligned = frozenset(one for one in free if nodes is not None and numa.get(one) in nodes)
+        if amount - len(chosen) < len(aligned):
+            free = aligned
+        else:
+            chosen += self._some(aligned, amount - len(chosen))
+            free -= aligned
+            if len(chosen) == amount:
+                return chosen
         preferred = await self._preferred(resource, free, chosen, amount)
         for source in (preferred & free, free):
             chosen += self._some(source - set(chosen), amount - len(chosen))
@@ -563,7 +668,7 @@ class FakeKubelet(rpc.RegistrationServicer):
         return await plugin.preferred(self._some({*free, *chosen}, len(free) + len(chosen)), chosen, amount)
 
     def _some(self, ids: Iterable[str], count: int) -> tuple[str, ...]:
-        """Up to ``count`` of the ids, in no order that a plugin could rely on."""
+        """Up to ``count`` of the ids, in random order."""
         pool = sorted(ids)
         return tuple(self._random.sample(pool, min(count, len(pool))))
 
@@ -578,17 +683,32 @@ class FakeKubelet(rpc.RegistrationServicer):
         return ""
 
     def _heard(self, plugin: PluginConnection) -> None:
-        """A list came, or a stream ended. A connection that was replaced has no say any more."""
-        if self._plugins.get(plugin.resource, plugin) is plugin:
-            if plugin.ended:
-                self.ledger.fail(plugin.resource)
-                self._lost[plugin.resource] = asyncio.get_running_loop().time()
-            else:
-                self.ledger.listed(plugin.resource, plugin.offers.value)
+        """A list arrived, or a stream ended."""
+        if not plugin.ended:
+            self.ledger.listed(plugin.resource, plugin.offers.value)
+        elif plugin not in self._overlooked and plugin in (connected := self._connected.get(plugin.resource, [])):
+            connected.remove(plugin)
+            self._ended(plugin, connected)
         self._happened()
 
+    def _ended(self, plugin: PluginConnection, others: Sequence[PluginConnection]) -> None:
+        """What the end of a stream means for its resource."""
+        newest = self._plugins.get(plugin.resource) is plugin
+        match self.manners.rivals:
+            case Rivals.BY_SOCKET if others:
+                self._plugins[plugin.resource] = others[-1]
+                return
+            case Rivals.BY_RESOURCE if not newest and not self._plugins[plugin.resource].ended:
+                dropped = asyncio.ensure_future(self._plugins[plugin.resource].close())
+                self._dropping.add(dropped)
+                dropped.add_done_callback(self._dropping.discard)
+            case Rivals.NEWEST | Rivals.REPLACED if not newest:
+                return
+        self.ledger.fail(plugin.resource)
+        self._lost[plugin.resource] = asyncio.get_running_loop().time()
+
     async def _serve(self, server: grpc.aio.Server, path: Path) -> None:
-        # Bound beside its place, so that gRPC does not remove it at the end: a killed kubelet leaves its socket.
+        # Bound beside its final path, so that gRPC does not remove it: a killed kubelet leaves its socket.
         bound = path.with_name(f".{path.name}.new")
         server.add_insecure_port(f"unix://{bound.absolute()}")
         await server.start()

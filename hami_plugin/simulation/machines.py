@@ -25,7 +25,7 @@ def machine_names() -> tuple[str, ...]:
 def load_machine(name_or_path: str | Path) -> Machine:
     """Read a profile by its name, or any profile by its path. ``ConfigError`` says what is wrong with it.
 
-    An unambiguous end of a name is enough: ``trn2-48xlarge``.
+    An unambiguous suffix of a name is enough: ``trn2-48xlarge``.
     """
     text = _completed(str(name_or_path))
     is_path = isinstance(name_or_path, Path) or "/" in text or text.endswith((_SUFFIX, ".yml"))
@@ -42,7 +42,7 @@ def load_machine(name_or_path: str | Path) -> Machine:
 
 
 def _numbered(found: Machine) -> Machine:
-    """``found``, whose devices have the numbers of their rows in the tables of levels and links. ValueError if not."""
+    """Check that the devices' indices are their rows in the tables of levels and links. ValueError if not."""
     numbers, places = [device.index for device in found.devices], list(range(len(found.devices)))
     if numbers != places:
         expected, actual = (", ".join(map(str, some)) for some in (places, numbers))
@@ -56,7 +56,7 @@ def _completed(text: str) -> str:
 
 
 def _profiles() -> Mapping[str, Traversable]:
-    """The packaged profiles, and those in a folder ``profiles`` of a vendor; a packaged one's name is its own."""
+    """The packaged profiles, and those in vendors' directories ``profiles``; a packaged name cannot be replaced."""
     folders: list[Traversable] = [
         *(found for place in import_module("vendors").__path__ for found in Path(place).glob("*/profiles")),
         resources.files("hami_plugin.simulation") / "profiles",

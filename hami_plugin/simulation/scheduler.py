@@ -14,23 +14,23 @@ from hami_plugin.errors import HamiError
 from hami_plugin.model.views import NodeView, PodView, node_view, pod_view
 from hami_plugin.protocol.lock import NodeLock, render_lock
 from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.scheduler.engine.admission import stored
 from hami_plugin.scheduler.engine.devices import ORDER_KEY
 from hami_plugin.scheduler.engine.fit import PodFit, fit_pod
 from hami_plugin.scheduler.engine.node_info import read_idle_node, read_node, scheduling_policies, with_legacy_register
 from hami_plugin.scheduler.engine.pod_info import assignment, bind_phase
 from hami_plugin.scheduler.engine.requests import Denied
-from hami_plugin.scheduler.webhook.admission import stored
 from hami_plugin.sdk import Family
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 
 POLICY = ORDER_KEY
 TOPOLOGY_AWARE = "topology-aware"
 BINPACK = "binpack"
-"""Fill devices that are shared already. Without a policy, pods are spread."""
+"""Fill devices that are already shared. Without a policy, pods are spread."""
 
 
 class DoesNotFitError(HamiError):
-    """A pod that has no place on the node. ``why`` is the scheduler's reason."""
+    """A pod that does not fit on the node. ``why`` is the scheduler's reason."""
 
     def __init__(self, pod: PodView, why: str, hint: str) -> None:
         super().__init__(f"pod {pod.key} does not fit: {why}", hint=hint)
@@ -39,7 +39,7 @@ class DoesNotFitError(HamiError):
 
 
 class SimulatedScheduler:
-    """Places pods on one node. ``counted`` is the node's capacity of each resource, as the kubelet tells it."""
+    """Places pods on one node. ``counted`` is the node's capacity of each resource, as the kubelet reports it."""
 
     def __init__(
         self,
@@ -60,11 +60,11 @@ class SimulatedScheduler:
         return replace(view, capacity={**view.capacity, **counted})
 
     def devices(self) -> tuple[DeviceInfo, ...]:
-        """The devices that the node is known to have, and whether they are well, whichever annotation says so."""
+        """The node's devices and whether they are healthy, by whichever annotation says so."""
         return tuple(state.info for state in read_idle_node(self.node(), self._families).node_info.states)
 
     def place(self, manifest: Mapping[str, Any], *, lock: bool = True) -> PodView:
-        """Admit the pod, create it, decide, lock the node, and bind. ``HamiError`` when nothing fits."""
+        """Admit the pod, create it, decide, lock the node, and bind. ``HamiError`` if nothing fits."""
         admitted = stored(manifest, self._families)
         if isinstance(admitted, Denied):
             raise HamiError(f"the pod is not admitted: {admitted.why}")

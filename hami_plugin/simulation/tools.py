@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.trees import Tree
 
-_SCRIPT = """\
-#!/bin/sh
-here="$0.says"
-[ -e "$here/hangs" ] && exec sleep 3600
-[ -e "$here/fails" ] && { cat "$here/fails" >&2; exit 1; }
-cat "$here/$(echo "${*:-_}" | tr ' /' '__')"
+OTHERWISE = "otherwise"
+"""What a tool is asked that has no output of its own."""
+PROGRAM = "# program\n"
+"""Output that begins so is Python to be run, with the folder of notes as ``NOTES``."""
+_SCRIPT = f"""\
+#!{sys.executable} -ISB
+import os, sys, time
+here = sys.argv[0] + ".says"
+if os.path.exists(here + "/hangs"):
+    time.sleep(3600)
+name = "_".join(sys.argv[1:]).replace(" ", "_").replace("/", "_") or "_"
+fails = os.path.exists(here + "/fails")
+if not os.path.exists(here + "/" + name) and os.path.exists(here + "/{OTHERWISE}"):
+    name = "{OTHERWISE}"
+try:
+    printed = open(here + ("/fails" if fails else "/" + name), "rb").read()
+except OSError as error:
+    sys.exit(str(error))
+if printed.startswith({PROGRAM.encode()!r}):
+    exec(printed, {{"NOTES": sys.argv[0] + ".notes"}})
+    sys.exit()
+out = sys.stderr if fails else sys.stdout
+out.buffer.write(printed)
+out.flush()
+sys.exit(fails)
 """
+"""Python, since the image of the project has no shell."""
 UNLISTED, SILENT = "unlisted", "silent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolState:
-    """A machine as its tool sees it, and the notes that faults left about devices, by kind and index."""
+    """A machine as its tool sees it, with notes that faults left about devices, by kind and index."""
 
     machine: Machine
     notes: Mapping[tuple[str, int], str]
@@ -42,7 +63,7 @@ class ToolState:
 class Tool:
     """``path`` is the tool's place in the tree, ``setting`` the setting that names it to the driver.
 
-    ``output`` has what it prints for each command line; it fails for any other.
+    ``says`` has what it prints for each command line, and ``OTHERWISE`` for any other, where it fails without that.
     """
 
     path: str
@@ -52,19 +73,19 @@ class Tool:
     complaint: str = "it has not been initialised"
 
     def install(self, tree: Tree) -> None:
-        """Install it, working."""
+        """Install a working tool."""
         tree.remove(f"{self.path}.says/hangs", f"{self.path}.says/fails")
         tree.write(self.path, _SCRIPT)
         (tree.root / self.path).chmod(0o755)
 
     def set_output(self, tree: Tree, answers: Mapping[str, str]) -> None:
-        """Set what it prints from now on."""
+        """Set its output from now on."""
         for arguments, text in answers.items():
             tree.write(f"{self.path}.says/{arguments.replace(' ', '_').replace('/', '_') or '_'}", text)
 
     def state(self, tree: Tree, machine: Machine) -> ToolState:
         folder = tree.root / f"{self.path}.notes"
-        files = sorted(folder.glob("[!.]*"))  # but for what is being written
+        files = sorted(folder.glob("[!.]*"))  # except files being written
         named = ((file.name.rpartition(".")[::2], file) for file in files)
         return ToolState(
             machine=machine, notes={(what, int(index)): file.read_text("utf-8") for (what, index), file in named}

@@ -20,7 +20,7 @@ _SAME_PORT, _SAME_ROOT = (*_SAME_SWITCH, "PXB"), (*_SAME_SWITCH, "PXB", "PHB")
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """In place of a file's text: a symbolic link to another path of the tree."""
+    """A symbolic link to another path of the tree, in place of a file's text."""
 
     to: str
 
@@ -31,7 +31,7 @@ Files = Mapping[str, str | Link]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
-    """A folder with a machine's file trees in it. Other processes see each change at once."""
+    """A directory with a machine's file trees. Other processes see each change at once."""
 
     root: Path
 
@@ -49,39 +49,42 @@ class Tree:
 
     @property
     def settings(self) -> dict[str, str]:
-        """The settings that lead a vendor's driver here."""
+        """The settings that point a vendor's driver here."""
         return {"sysfsRoot": str(self.sysfs), "procRoot": str(self.proc), "devRoot": str(self.dev)}
 
     @property
     def written(self) -> bool:
-        """Whether an earlier process has written everything; what was disturbed since then stays so."""
+        """Whether an earlier process has written everything; faults since then remain."""
         return (self.root / _DONE).exists()
 
     def done(self) -> None:
-        """Everything is written."""
+        """Mark that everything is written."""
         self.write(_DONE, "")
 
     def write(self, path: str, text: str) -> None:
-        """A file. One that is there is replaced at once, as a reader may have it open."""
+        """Write a file. An existing one is replaced atomically, because a reader may have it open."""
         target = self.root / path
-        target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f".{target.name}.part")
-        part.write_text(text, encoding="utf-8")
+        try:
+            part.write_text(text, encoding="utf-8")
+        except FileNotFoundError:
+            part.parent.mkdir(parents=True, exist_ok=True)
+            part.write_text(text, encoding="utf-8")
         part.replace(target)
 
     def write_all(self, folder: str, files: Mapping[str, object]) -> None:
-        """Attributes of one folder, each a line as the kernel writes it."""
+        """Write attributes of one directory, each a line as the kernel writes it."""
         self.put(attributes(folder, files))
 
     def link(self, path: str, target: str) -> None:
-        """A relative symbolic link to another path of the tree."""
+        """Create a relative symbolic link to another path of the tree."""
         place = self.root / path
         place.parent.mkdir(parents=True, exist_ok=True)
         place.unlink(missing_ok=True)
         place.symlink_to(os.path.relpath(self.root / target, place.parent))
 
     def put(self, files: Files) -> None:
-        """All of the files and links."""
+        """Write all files and links."""
         for path, content in files.items():
             if isinstance(content, Link):
                 self.link(path, content.to)
@@ -89,7 +92,7 @@ class Tree:
                 self.write(path, content)
 
     def take(self, files: Iterable[str]) -> None:
-        """Remove files, and the folders that are empty without them."""
+        """Remove files, and directories that become empty."""
         for path in files:
             self.remove(path)
             for folder in Path(path).parents[:-2]:
@@ -97,7 +100,7 @@ class Tree:
                     (self.root / folder).rmdir()
 
     def remove(self, *paths: str) -> None:
-        """Files, links or whole folders, as far as they are there."""
+        """Remove files, links or whole directories, if they exist."""
         for path in paths:
             place = self.root / path
             if place.is_dir() and not place.is_symlink():
@@ -107,14 +110,14 @@ class Tree:
 
 
 def write_pci(tree: Tree, machine: Machine, *, vendor: str, device: str, driver: str, kind: str = "0x120000") -> None:
-    """All devices on the bus, at places that are as far apart as the profile says, bound to ``driver``."""
+    """All devices on the bus, at distances as in the profile, bound to ``driver``."""
     for one in machine.devices:
         plug(tree, machine, one, vendor=vendor, device=device, driver=driver, kind=kind)
     write_numa(tree, machine.numa_nodes)
 
 
 def attributes(folder: str, facts: Mapping[str, object]) -> Files:
-    """Attributes of one folder as files, each a line as the kernel writes it."""
+    """Attributes as files of one directory, each a line as the kernel writes it."""
     return {f"{folder}/{name}": f"{value}\n" for name, value in facts.items()}
 
 
@@ -128,9 +131,9 @@ def plug(
     driver: str,
     kind: str = "0x120000",
 ) -> None:
-    """One device on the bus. Ids are written as sysfs has them, ``0x1d0f``; an empty driver leaves it unbound.
+    """One device on the bus. Ids are as in sysfs, ``0x1d0f``; without a driver it is unbound.
 
-    ValueError names an address that is none.
+    ValueError names an invalid address.
     """
     if not _ADDRESS.fullmatch(one.pci):
         raise ValueError(f"{one.pci!r} is not a PCI address such as 0000:1b:00.0")
@@ -146,7 +149,7 @@ def plug(
 
 
 def unplug(tree: Tree, one: MachineDevice, driver: str) -> None:
-    """One device is on the bus no more."""
+    """Remove one device from the bus."""
     link = tree.root / "sys/bus/pci/devices" / one.pci
     if link.is_symlink():
         shutil.rmtree(link.resolve(), ignore_errors=True)
@@ -154,12 +157,12 @@ def unplug(tree: Tree, one: MachineDevice, driver: str) -> None:
 
 
 def on_bus(machine: Machine, one: MachineDevice) -> str:
-    """A device's own folder in sysfs."""
+    """A device's directory in sysfs."""
     return f"sys/devices/{place(machine, one.index)}/{one.pci}"
 
 
 def place(machine: Machine, index: int) -> str:
-    """The bridges above a device, from the root complex on. Each is named after the first device that is behind it."""
+    """The bridges above a device, from the root complex down. Each is named after the first device behind it."""
     root, port, switch, board = (
         next(i for i, level in enumerate(machine.levels[index]) if level in ("X", *near))
         for near in (_SAME_ROOT, _SAME_PORT, _SAME_SWITCH, _SAME_BOARD)
@@ -183,6 +186,6 @@ def write_numa(tree: Tree, nodes: Mapping[int, str]) -> None:
 
 
 def write_nodes(tree: Tree, names: Iterable[str]) -> None:
-    """Regular files that stand in for device nodes."""
+    """Regular files in place of device nodes."""
     for name in names:
         tree.write(f"dev/{name}", "")

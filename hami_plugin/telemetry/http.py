@@ -22,8 +22,12 @@ _INDEX = """hami-plugin
 /healthz       whether the process is alive
 /readyz        {purpose}
 /metrics       for Prometheus
-/debug/config  the effective configuration, from this host or pod only
+/debug/config  the effective configuration, from this host or pod only{more}
 """
+_USAGE_LINE = """
+/debug/usage   devices, their containers and what they use, from this host or pod only"""
+_PARTITIONS_LINE = """
+/debug/partitions  what cards are cut into, from this host or pod only"""
 NODE_PURPOSE = "whether the devices are offered to the kubelet"
 _STOP_S = 2.0
 _SHUTDOWN_TIMEOUT_S = _STOP_S / 4
@@ -49,6 +53,8 @@ class Probes:
     configuration: Callable[[], Mapping[str, object]]
     refresh: Callable[[], Awaitable[None]] = nothing
     purpose: str = NODE_PURPOSE
+    usage: Callable[[], Mapping[str, object]] | None = None
+    partitions: Callable[[], Mapping[str, object]] | None = None
 
     def add_to(self, app: web.Application) -> None:
         """Serve the pages in ``app``."""
@@ -57,9 +63,14 @@ class Probes:
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/debug/config", self._config)
+        if self.usage:
+            app.router.add_get("/debug/usage", self._usage)
+        if self.partitions:
+            app.router.add_get("/debug/partitions", self._partitions)
 
     async def _index(self, _request: web.Request) -> web.Response:
-        return web.Response(text=_INDEX.format(purpose=self.purpose))
+        more = (_USAGE_LINE if self.usage else "") + (_PARTITIONS_LINE if self.partitions else "")
+        return web.Response(text=_INDEX.format(purpose=self.purpose, more=more))
 
     async def _healthz(self, _request: web.Request) -> web.Response:
         problems = list(self.alive())
@@ -81,9 +92,16 @@ class Probes:
 
     async def _config(self, request: web.Request) -> web.Response:
         if not _from_loopback(request):
-            why = "the configuration is served on the loopback address only; use kubectl port-forward or kubectl exec"
-            return _json({"error": why}, status=403)
+            return _forbidden("the configuration")
         return _json(self.configuration())
+
+    async def _usage(self, request: web.Request) -> web.Response:
+        assert self.usage
+        return _json(self.usage()) if _from_loopback(request) else _forbidden("the usage")
+
+    async def _partitions(self, request: web.Request) -> web.Response:
+        assert self.partitions
+        return _json(self.partitions()) if _from_loopback(request) else _forbidden("the partitions")
 
 
 class TelemetryServer:
@@ -100,6 +118,8 @@ class TelemetryServer:
         configuration: Callable[[], Mapping[str, object]],
         refresh: Callable[[], Awaitable[None]] = nothing,
         purpose: str = NODE_PURPOSE,
+        usage: Callable[[], Mapping[str, object]] | None = None,
+        partitions: Callable[[], Mapping[str, object]] | None = None,
         dropped: Callable[[str], None] = lambda _why: None,
     ) -> None:
         self._host = host
@@ -111,6 +131,8 @@ class TelemetryServer:
             configuration=configuration,
             refresh=refresh,
             purpose=purpose,
+            usage=usage,
+            partitions=partitions,
         )
         self._connections = Connections(dropped=dropped)
         self._runner: web.AppRunner | None = None
@@ -166,6 +188,11 @@ def _from_loopback(request: web.Request) -> bool:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
     return address is not None and (mapped or address).is_loopback
+
+
+def _forbidden(what: str) -> web.Response:
+    why = f"{what} is served on the loopback address only; use kubectl port-forward or kubectl exec"
+    return _json({"error": why}, status=403)
 
 
 def _json(value: Mapping[str, object], *, status: int = 200) -> web.Response:

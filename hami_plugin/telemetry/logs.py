@@ -16,11 +16,11 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from io import UnsupportedOperation
 from typing import Literal, TextIO
 
 import structlog
-from structlog.typing import EventDict, WrappedLogger
 
 _CHUNK = 64 * 1024
 _LIMIT = 4 * 1024 * 1024
@@ -156,8 +156,8 @@ def _sink(stream: TextIO) -> _Descriptor | _Text:
         return _Text(stream)
 
 
-_LONGEST = 8192
-_DEEPEST = 6
+_MAX_TEXT = 8192
+_MAX_DEPTH = 6
 _MAX_BITS = 1024
 
 # Control characters begin lines and drive terminals; the bidirectional ones reorder what is read.
@@ -178,16 +178,16 @@ def plain(value: object, depth: int = 0) -> object:
             return _number(value)
         case str():
             return _cut(str(value))
-        case Mapping() if depth < _DEEPEST:
+        case Mapping() if depth < _MAX_DEPTH:
             return {
-                key if type(key) is str and len(key) <= _LONGEST else _cut(_text(key)): item
-                if type(item) is str and len(item) <= _LONGEST
+                key if type(key) is str and len(key) <= _MAX_TEXT else _cut(_text(key)): item
+                if type(item) is str and len(item) <= _MAX_TEXT
                 else plain(item, depth + 1)
                 for key, item in value.items()
             }
-        case list() | tuple() | set() | frozenset() if depth < _DEEPEST:
+        case list() | tuple() | set() | frozenset() if depth < _MAX_DEPTH:
             items = sorted(value, key=_text) if isinstance(value, set | frozenset) else value
-            return [item if type(item) is str and len(item) <= _LONGEST else plain(item, depth + 1) for item in items]
+            return [item if type(item) is str and len(item) <= _MAX_TEXT else plain(item, depth + 1) for item in items]
         case _:
             return _cut(_text(value))
 
@@ -210,7 +210,7 @@ def _text(value: object) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text) - _LONGEST} more)"
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}… ({len(text) - _MAX_TEXT} more)"
 
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -264,15 +264,14 @@ def configure(level: Level, format: Format, stream: TextIO) -> Logs:  # noqa: A0
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
-            _named,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.StackInfoRenderer(),
             structlog.processors.format_exc_info,
-            lambda _logger, _method, event: render(event),
+            lambda logger, _method, event: render({**logger.fields, **event}),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=lambda *names: _LineLogger(writer.write, names),
+        logger_factory=cache(lambda *names: _LineLogger(writer.write, names)),  # one for each module
         cache_logger_on_first_use=False,  # loggers are made at import, before this is called
     )
     return logs
@@ -282,7 +281,8 @@ class _LineLogger:
     """Receives rendered lines from structlog."""
 
     def __init__(self, write: Callable[[str], None], names: tuple[object, ...]) -> None:
-        self.name = ".".join(str(name) for name in names)
+        name = ".".join(str(name) for name in names)
+        self.fields = {"logger": name} if name else {}
         self.msg = self.debug = self.info = self.warning = self.error = self.critical = write
 
 
@@ -310,12 +310,6 @@ def _message(record: logging.LogRecord) -> str:
         return record.getMessage()
     except Exception:  # noqa: BLE001  # logging itself would print to stderr, which may be stuck as well
         return f"{record.msg!r} {record.args!r}"
-
-
-def _named(logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    if getattr(logger, "name", ""):
-        event.setdefault("logger", logger.name)
-    return event
 
 
 def _json(event: Mapping[str, object]) -> str:

@@ -17,7 +17,11 @@ from prometheus_client.registry import Collector
 from hami_plugin.allocation.identity import Held
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.ports import EndpointState, NullObserver
+from hami_plugin.model.usage import ContainerUsage, DeviceUsage
 from hami_plugin.node_status.occupancy import Occupied, Portion
+from hami_plugin.node_status.usage import Reading, UsageReader
+from hami_plugin.partitions.life import ABSENT, State
+from hami_plugin.partitions.manager import Partitions
 from hami_plugin.telemetry.connections import WHYS
 
 
@@ -153,6 +157,10 @@ class Metrics(ApiCalls):
         since = self._clock() if before is None or state.registrations > before.state.registrations else before.since
         self._endpoints[state.resource] = _Endpoint(state=state, since=since)
 
+    def withdrawn(self, resource: str) -> None:
+        """The resource has no endpoint any more, as it should."""
+        self._endpoints.pop(resource, None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Endpoint:
@@ -254,6 +262,8 @@ class Condition(Collector):
         )
 
 
+STATES = tuple(state for state in State if state not in ABSENT - {State.RESERVED, State.LOST})
+"""Of partitions that are known at all."""
 MIB = 1 << 20
 NAMES = ("vendor", "family", "uuid", "index")
 """The labels of every device series, so that any two can be divided."""
@@ -355,8 +365,160 @@ def _portions(given: Sequence[tuple[Occupied, Portion]]) -> Iterator[Metric]:
     )
 
 
+class Cut(Collector):
+    """What cards are cut into, and what can still be cut out of them."""
+
+    def __init__(self, partitions: Sequence[Partitions]) -> None:
+        self._partitions = partitions
+
+    def collect(self) -> Iterator[Metric]:
+        states = Tally((one.resource, each.state) for one in self._partitions for each in one.shown())
+        yield gauge(
+            "partitions",
+            "Partitions by state.",
+            ("resource", "state"),
+            [((one.resource, state), states[one.resource, state]) for one in self._partitions for state in STATES],
+        )
+        yield gauge(
+            "partition_placeable",
+            "Places that each card has left for the profile.",
+            ("resource", "uuid", "profile"),
+            [
+                ((one.resource, card, profile.name), left)
+                for one in self._partitions
+                for card, profile, left in one.placeable()
+            ],
+        )
+        yield gauge(
+            "partition_placeable_ratio",
+            "Share of an empty card's places that are left, weighted by their size: 1 while the card is empty.",
+            ("resource", "uuid"),
+            [((one.resource, card), share) for one in self._partitions for card, share in one.openness()],
+        )
+
+
+class Usage(Collector):
+    """What containers use of their devices, as it was read last."""
+
+    def __init__(self, reader: UsageReader) -> None:
+        self._reader = reader
+
+    def collect(self) -> Iterator[Metric]:
+        readings = self._reader.readings
+        age = self._reader.age_s()
+        yield gauge(
+            "usage_age_seconds",
+            "Seconds since the containers' usage was read.",
+            (),
+            [] if age is None else [((), age)],
+        )
+        yield gauge(
+            "container_usage_info",
+            "Always 1. The labels say whether the container's usage can be read, and in which layout it is written.",
+            (*HOLDER, "resource", "state", "layout"),
+            [((*_holder(r.held), r.held.resource, r.usage.state.value, r.usage.layout), 1) for r in readings],
+        )
+        yield gauge(
+            "container_usage_rejected",
+            "Parts of the container's own account that cannot be true and were left out.",
+            (*HOLDER, "resource"),
+            [((*_holder(r.held), r.held.resource), r.usage.corrupt_slots + r.usage.foreign_uuids) for r in readings],
+        )
+        yield from self._devices(readings)
+        yield gauge(
+            "container_last_kernel_timestamp_seconds",
+            "When the container last started work on a device, in seconds since the epoch.",
+            (*HOLDER, "resource"),
+            [
+                ((*_holder(r.held), r.held.resource), r.usage.last_kernel_s)
+                for r in readings
+                if r.usage.last_kernel_s is not None
+            ],
+        )
+
+    def _devices(self, readings: Sequence[Reading]) -> Iterator[Metric]:
+        amounts: Sequence[tuple[str, str, Callable[[ContainerUsage, DeviceUsage], float]]] = (
+            ("memory_used_bytes", "Device memory that the container uses.", lambda _all, one: one.memory_used),
+            (
+                "utilization_ratio",
+                "Share of the device's time that the container's processes used.",
+                lambda _all, one: min(one.utilization, 100) / 100,
+            ),
+            (
+                "limits_changed",
+                "1 if the limits that are in force in the container are not those that it was given.",
+                lambda usage, one: one.uuid in usage.changed_limits,
+            ),
+        )
+        used = list(_used(readings))
+        for name, text, amount in amounts:
+            yield gauge(
+                f"container_{name}",
+                text,
+                (*NAMES, *HOLDER),
+                [(labels, amount(usage, device)) for labels, usage, device in used],
+            )
+
+
+def _used(readings: Sequence[Reading]) -> Iterator[tuple[tuple[str, ...], ContainerUsage, DeviceUsage]]:
+    """Each container's devices, with the labels of a device series and of the container."""
+    for reading in readings:
+        source = reading.source
+        indices = {device.uuid: device.number for device in source.snapshot.value.devices}
+        for device in reading.usage.devices:
+            names = (source.vendor, source.family.device_type, device.uuid, indices.get(device.uuid, ""))
+            yield (*names, *_holder(reading.held)), reading.usage, device
+
+
+class HamiUsage(Collector):
+    """The same under the names and labels of HAMi's monitor, version 2.10. A ratio of it goes from 0 to 100."""
+
+    def __init__(self, reader: UsageReader) -> None:
+        self._reader = reader
+
+    def collect(self) -> Iterator[Metric]:
+        amounts: Sequence[tuple[str, str, Callable[[DeviceUsage], float]]] = (
+            ("hami_vgpu_memory_used_bytes", "Device memory that the container uses.", lambda one: one.memory_used),
+            ("hami_vgpu_memory_limit_bytes", "Device memory that the container may use.", lambda one: one.memory_limit),
+            ("hami_container_device_memory_bytes", "As hami_vgpu_memory_used_bytes.", lambda one: one.memory_used),
+            (
+                "hami_container_device_utilization_ratio",
+                "Utilization of the device by the container, in percent.",
+                lambda one: one.utilization,
+            ),
+            ("hami_vgpu_memory_context_bytes", "Device memory of contexts.", lambda one: one.context),
+            ("hami_vgpu_memory_module_bytes", "Device memory of modules.", lambda one: one.module),
+            ("hami_vgpu_memory_buffer_bytes", "Device memory of buffers.", lambda one: one.buffer),
+        )
+        for name, text, amount in amounts:
+            yield _of_hami(name, text, [(labels, amount(device)) for labels, _usage, device in self._devices()])
+        yield _of_hami(
+            "hami_container_last_kernel_elapsed_seconds",
+            "Seconds since the container last started work on a device.",
+            [
+                (labels, max(0.0, time.time() - usage.last_kernel_s))
+                for labels, usage, _device in self._devices()
+                if usage.last_kernel_s is not None
+            ],
+        )
+
+    def _devices(self) -> Iterator[tuple[tuple[str, ...], ContainerUsage, DeviceUsage]]:
+        """Each container's devices, with the labels that HAMi gives them."""
+        for reading in self._reader.readings:
+            for index, device in enumerate(reading.usage.devices):
+                yield (*_holder(reading.held), str(index), device.uuid, "vGPU"), reading.usage, device
+
+
+def _of_hami(name: str, text: str, samples: Iterable[tuple[tuple[str, ...], float]]) -> GaugeMetricFamily:
+    labels = ("namespace", "pod", "container", "vdevice_index", "device_uuid", "zone")
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for values, number in samples:
+        family.add_metric(values, float(number))
+    return family
+
+
 def _names(one: Occupied) -> tuple[str, ...]:
-    return (one.source.vendor, one.source.family.device_type, one.device.uuid, str(one.device.index))
+    return (one.source.vendor, one.source.family.device_type, one.device.uuid, one.device.number)
 
 
 def _description(one: Occupied) -> tuple[str, ...]:

@@ -8,15 +8,19 @@ usable name stays, unhealthy and with the reason; one without is a problem. An a
 
 from __future__ import annotations
 
+import asyncio
 import re
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from cdi.edits import ContainerEdits
+from hami_plugin.aio import Backoff
 from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError, VendorError
 from hami_plugin.host.threads import BoundedCalls, StuckError, carried
 from hami_plugin.log import logger
@@ -26,8 +30,23 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.ports import NullObserver, Observer
 from hami_plugin.protocol.decisions import one_id
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.sdk import Driver, Family, HealthEvent, Injection, Leftovers, NodeSide, Units
-from hami_plugin.sdk.family import anywhere, nothing, nothing_missing, nothing_more, one, percent
+from hami_plugin.sdk import (
+    Driver,
+    Family,
+    HealthEvent,
+    Injection,
+    Leftovers,
+    NodeSide,
+    Partition,
+    PartitionDriver,
+    PartitionSide,
+    Placement,
+    Profile,
+    Reservation,
+    Step,
+    Units,
+)
+from hami_plugin.sdk.family import always, anywhere, nothing, nothing_missing, nothing_more, one, percent
 
 log = logger(__name__)
 
@@ -67,7 +86,7 @@ Check = Callable[..., str]
 """Is given an answer and what was asked, and says what is wrong with the answer; empty where nothing is."""
 
 
-OURS = (anywhere, nothing, nothing_missing, nothing_more, one, one_id, percent)
+OURS = (always, anywhere, nothing, nothing_missing, nothing_more, one, one_id, percent)
 """What the SDK answers where a vendor says nothing: code of ours, which needs no guard."""
 
 
@@ -149,13 +168,35 @@ def _node(node: NodeSide, guard: Guard) -> NodeSide:
         encode=guard.counts("encode", node.encode, partial(_kind, str)) if node.encode else None,
         announce=guard.counts("announce", node.announce, partial(_kind, Mapping)),
         inject=guard.prepares("inject", node.inject, partial(_kind, Injection)),
+        lend=guard.prepares("lend", node.lend, partial(_kind, ContainerEdits)) if node.lend else None,
+        limited=guard.counts("limited", node.limited, partial(_kind, bool)),
         host_problem=guard.counts("host problem", node.host_problem, partial(_kind, str)),
         leftovers=guard.counts("leftovers", node.leftovers, partial(_kind, Leftovers)),
+        folders=guard.counts("folders", node.folders, partial(_kind, Path)) if node.folders else None,
         place=guard.counts("place", node.place, _place),
         every_core=guard.counts("every core", node.every_core, partial(_number, most=MAX_CORES)),
         device_edits=guard.prepares("device edits", node.device_edits, partial(_kind, ContainerEdits)),
         shared_edits=guard.prepares("shared edits", node.shared_edits, partial(_kind, ContainerEdits)),
+        partitions=_partition_side(node.partitions, guard) if node.partitions else None,
     )
+
+
+def _partition_side(side: PartitionSide, guard: Guard) -> PartitionSide:
+    return replace(
+        side,
+        reserved=guard.counts("partitions reserved", side.reserved, _reservations),
+        wanted=guard.counts("partitions wanted", side.wanted, _reservations),
+        inject=guard.prepares("inject", side.inject, partial(_kind, Injection)),
+        names=guard.counts("partitions named", side.names, partial(_kind, Mapping)),
+        registered=guard.counts("register", side.registered, partial(_kind, DeviceInfo)),
+        without=guard.counts("register", side.without, partial(_kind, DeviceInfo)),
+        announce=guard.counts("announce", side.announce, partial(_kind, Mapping)),
+    )
+
+
+def _reservations(answer: object, *_asked: object) -> str:
+    fits = isinstance(answer, list | tuple) and all(isinstance(one, Reservation) for one in answer)
+    return "" if fits else f"{answer!r:.64} are no reservations"
 
 
 def _units(units: Units, guard: Guard) -> Units:
@@ -258,6 +299,63 @@ class CheckedDriver:
             self._driver.close()
 
 
+class CheckedPartitionDriver:
+    """A ``PartitionDriver`` made of another, which ``opening`` opens with the first call. Called from many threads."""
+
+    def __init__(self, opening: Callable[[], PartitionDriver], errors: VendorErrors) -> None:
+        self._opening = opening
+        self._errors = errors
+        self._turn = threading.Lock()
+        self._driver: PartitionDriver | None = None
+
+    def profiles(self, card: str) -> tuple[Profile, ...]:
+        return self._checked(lambda driver: tuple(of_kind(Profile, one) for one in limited(driver.profiles(card))))
+
+    def partitions(self, card: str = "") -> tuple[Partition, ...]:
+        return self._checked(lambda driver: tuple(map(_partition, limited(driver.partitions(card), MAX_SHARES))))
+
+    def create(self, card: str, profile: str, placement: Placement, step: Step) -> Partition:
+        return self._checked(lambda driver: _partition(driver.create(card, profile, placement, step)))
+
+    def destroy(self, partition: Partition, step: Step) -> None:
+        self._checked(lambda driver: driver.destroy(partition, step))
+
+    def users(self, partition: Partition) -> Sequence[int]:
+        return self._checked(lambda driver: [of_kind(int, one) for one in limited(driver.users(partition))])
+
+    def close(self) -> None:
+        """End what the driver has of its own, such as a process."""
+        with self._turn:
+            close = getattr(self._driver, "close", None)
+        if close:
+            close()
+
+    def _checked(self, ask: Callable[[PartitionDriver], T]) -> T:
+        """``VendorError`` for what is not part of the design."""
+        try:
+            with self._turn:
+                if self._driver is None:
+                    self._driver = self._opening()
+            return ask(self._driver)
+        except HamiError:
+            raise
+        except Exception as error:
+            raise self._errors.record("partitions", error) from error
+
+
+def _partition(reported: object) -> Partition:
+    """ValueError or TypeError for what no journal can hold."""
+    found = of_kind(Partition, reported)
+    of_kind(Placement, found.placement)
+    for text in (found.card, found.profile, found.uuid):
+        if not _text(text):
+            raise ValueError(f"a partition is named {text!r:.{_SHOWN}}")
+    numbers = (found.placement.start, found.placement.size, *dict(found.ids).values())
+    if not all(_whole(0)(number) for number in numbers):
+        raise ValueError(f"a partition has the numbers {numbers!r:.{_SHOWN}}")
+    return found
+
+
 def _event(reported: object) -> HealthEvent:
     event = of_kind(HealthEvent, reported)
     if event.uuid is not None:
@@ -285,7 +383,8 @@ def plausible(found: object) -> Discovery:
     if problems and not sightings and answer.sightings:
         raise DriverUnavailableError(DriverReason.FAILED, "; ".join(problems))
     facts = {str(key): _one_line(value) for key, value in dict(answer.facts).items()}
-    return Discovery(sightings=tuple(sightings.values()), problems=tuple(problems), facts=facts)
+    divided = frozenset(of_kind(str, uuid) for uuid in limited(answer.divided))
+    return Discovery(sightings=tuple(sightings.values()), problems=tuple(problems), facts=facts, divided=divided)
 
 
 def plausible_links(found: object) -> Links:
@@ -347,6 +446,8 @@ _FIELDS: Mapping[str, tuple[Callable[[object], bool], object]] = {
     "pci": (_text, ""),
     "numa": (_maybe(_whole(-1)), None),
     "mode": (_text, ""),
+    "place": (_text, ""),
+    "part": (_whole(0), MAX_NUMBER),
 }
 
 
@@ -391,3 +492,66 @@ def of_kind(kind: type[T], value: object) -> T:
     if not isinstance(value, kind):
         raise TypeError(f"the driver reports {value!r:.{_SHOWN}} where a {kind.__name__} is expected")
     return value
+
+
+class VendorSupervisor:
+    """One vendor's. A loop that has run for ``backoff.cap`` seconds since it failed has recovered."""
+
+    def __init__(self, errors: VendorErrors, backoff: Backoff | None = None) -> None:
+        self._errors = errors
+        self._backoff = backoff or Backoff(first=1.0, cap=30.0)
+        self._wrong: dict[str, str] = {}
+
+    @property
+    def vendor(self) -> str:
+        return self._errors.vendor
+
+    @property
+    def wrong(self) -> Mapping[str, str]:
+        """Loops that have failed lately, with the reason."""
+        return self._wrong
+
+    def note(self, name: str, why: str) -> None:
+        """Something of the vendor's that cannot begin again is wrong, for as long as the process lives."""
+        self._wrong[name] = why
+
+    async def keep(
+        self,
+        name: str,
+        step: str,
+        run: Callable[[], Coroutine[None, None, None]],
+        crashed: Callable[[str], None] = lambda _why: None,
+    ) -> None:
+        """Run until ``run`` returns. When it raises, call ``crashed`` with the reason, and begin anew after a while."""
+        loop = asyncio.get_running_loop()
+        delays = self._backoff.delays()
+        while True:
+            began = loop.time()
+            well = loop.call_later(self._backoff.cap, self._wrong.pop, name, None)
+            try:
+                await run()
+            except Exception as error:  # noqa: BLE001  # the line between one vendor and all others
+                if loop.time() - began > self._backoff.cap:
+                    delays = self._backoff.delays()
+                self._wrong[name] = why = self._reason(name, step, error)
+                self._notify(crashed, why)
+            else:
+                return
+            finally:
+                well.cancel()
+            await asyncio.sleep(next(delays))
+
+    def _reason(self, name: str, step: str, error: Exception) -> str:
+        if not isinstance(error, HamiError):
+            return self._errors.record(step, error).message
+        if self._wrong.get(name) != str(error):
+            log.warning("not served", vendor=self.vendor, what=name, why=str(error))
+        return str(error)
+
+    def _notify(self, crashed: Callable[[str], None], why: str) -> None:
+        try:
+            crashed(why)
+        except HamiError as error:
+            log.warning("vendor's devices not marked unhealthy", vendor=self.vendor, why=str(error))
+        except Exception as error:  # noqa: BLE001  # the vendor's own objects may fail to be compared
+            self._errors.record("withdrawal", error)

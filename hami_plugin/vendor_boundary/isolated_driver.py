@@ -1,4 +1,7 @@
-"""The daemon's side: a ``Driver`` whose every call is made in a process of its own, within a deadline."""
+"""A ``Driver`` whose every call is made in a process of its own, within a deadline, and what passes between the two.
+
+``isolated_process`` is what runs there.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,34 @@ import os
 import pickle
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from hami_plugin.errors import DriverReason, DriverUnavailableError
+from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError
 from hami_plugin.log import logger
 from hami_plugin.model.device import Discovery
 from hami_plugin.model.links import Links
-from hami_plugin.sdk import Driver, HealthEvent
-from hami_plugin.vendor_boundary.isolated_messages import Away, Busy, Call, Done, limit_stalls, receive, send
+from hami_plugin.sdk import (
+    HealthEvent,
+    InUseError,
+    NoRoomError,
+    Partition,
+    PartitionDriver,
+    Placement,
+    Profile,
+    Step,
+    UnlistedCardsError,
+)
 
 CHILD = "hami_plugin.vendor_boundary.isolated_process"
 log = logger(__name__)
@@ -33,6 +49,59 @@ CLOSE_TIMEOUT_S = 1.0
 
 STALL_S = 5.0
 """How long the other process may stop in the middle of a message."""
+
+
+MAX_BYTES = 64 << 20
+"""A longer message is none of ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One method of the driver, with its arguments."""
+
+    method: str
+    arguments: tuple[Any, ...] = ()
+    named: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Busy:
+    """The call in progress asks about another device than before; about none when ``uuid`` is None."""
+
+    uuid: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What the call has returned."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Away:
+    """A ``DriverUnavailableError``; exceptions with arguments of their own do not pickle."""
+
+    reason: DriverReason
+    message: str
+    hint: str = ""
+
+
+def limit_stalls(end: socket.socket, seconds: float) -> None:
+    """Let reading and writing fail by ``BlockingIOError`` where the other end stops for so long in mid-message."""
+    whole, part = divmod(seconds, 1)
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        end.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", int(whole), int(part * 1_000_000)))
+
+
+def send(pipe: Connection, message: object) -> None:
+    """Write one message. OSError when nobody reads any more."""
+    pipe.send_bytes(pickle.dumps(message))
+
+
+def receive(pipe: Connection) -> Any:
+    """Read one message. OSError, with EOFError among them, or any error of ``pickle`` when it is none."""
+    return pickle.loads(pipe.recv_bytes(MAX_BYTES))  # noqa: S301  # both ends are the same program and the same user
 
 
 class _Child:
@@ -70,7 +139,7 @@ class IsolatedDriver:
     next ``discover`` starts another one. The caller decides how soon.
     """
 
-    def __init__(self, opening: Callable[[], Driver], *, deadline: float = 60.0) -> None:
+    def __init__(self, opening: Callable[[], object], *, deadline: float = 60.0) -> None:
         self._opening = opening
         self._deadline = deadline
         self._child: _Child | None = None
@@ -100,6 +169,12 @@ class IsolatedDriver:
         events: Sequence[HealthEvent] = self._ask("poll", timeout, waits=timeout)
         return events
 
+    def ask(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """Call any method there. A process that is not there is started."""
+        if self._child is None:
+            self._start()
+        return self._ask(method, *arguments, **named)
+
     def close(self) -> None:
         """Let the driver close, then the process end. What goes wrong now is of no consequence."""
         if self._child is not None:
@@ -113,11 +188,13 @@ class IsolatedDriver:
         with suppress(OSError):  # it has ended already, which the first call finds out
             send(child.pipe, self._opening)
 
-    def _ask(self, method: str, *arguments: Any, waits: float = 0.0, deadline: float | None = None) -> Any:
+    def _ask(
+        self, method: str, *arguments: Any, waits: float = 0.0, deadline: float | None = None, **named: Any
+    ) -> Any:
         if self._child is None:
             raise DriverUnavailableError(DriverReason.FAILED, "the driver has no process", hint="discover starts one")
         until = time.monotonic() + (deadline or self._deadline) + waits
-        call = Call(method=method, arguments=arguments)
+        call = Call(method=method, arguments=arguments, named=named)
         try:
             match self._exchange(self._child.pipe, call, until):
                 case Done(value=value):
@@ -187,3 +264,98 @@ def _manner(status: int | None) -> str:
         return f"was ended by {signal.Signals(-status).name}"
     except ValueError:
         return f"was ended by signal {-status}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Refused:
+    """A ``HamiError`` of a partition driver, by the name of its class."""
+
+    kind: str
+    message: str
+    hint: str
+    cards: tuple[str, ...] = ()
+    partitions: tuple[Partition, ...] = ()
+
+    @property
+    def error(self) -> HamiError:
+        match self.kind:
+            case "InUseError":
+                return InUseError(self.message, hint=self.hint)
+            case "NoRoomError":
+                return NoRoomError(self.message, hint=self.hint)
+            case "UnlistedCardsError":
+                return UnlistedCardsError(self.message, self.cards, self.partitions, hint=self.hint)
+            case _:
+                return HamiError(self.message, hint=self.hint)
+
+
+class PartitionCalls:
+    """A partition driver in its own process: answers are values, and steps come with them."""
+
+    busy_with = None
+
+    def __init__(self, driver: PartitionDriver) -> None:
+        self._driver = driver
+
+    def call(self, method: str, arguments: tuple[Any, ...], *, stepping: bool) -> tuple[Any, list[Mapping[str, int]]]:
+        steps: list[Mapping[str, int]] = []
+        more = (lambda ids: steps.append(dict(ids)),) if stepping else ()
+        try:
+            return getattr(self._driver, method)(*arguments, *more), steps
+        except DriverUnavailableError:
+            raise
+        except HamiError as error:
+            refused = _Refused(kind=type(error).__name__, message=error.message, hint=error.hint)
+            if isinstance(error, UnlistedCardsError):
+                refused = replace(refused, cards=error.cards, partitions=error.partitions)
+            return refused, steps
+
+    def close(self) -> None:
+        """The process ends next."""
+
+
+def _opened(opening: Callable[[], PartitionDriver]) -> PartitionCalls:
+    return PartitionCalls(opening())
+
+
+class IsolatedPartitionDriver:
+    """A ``PartitionDriver`` whose every call is made in a process of its own, one at a time.
+
+    ``opening`` can be pickled. What has happened when the process ends in a call, the next listing shows: a step that
+    is not told then is one that a daemon that is killed has not written either.
+    """
+
+    def __init__(self, opening: Callable[[], PartitionDriver], *, deadline: float = 20.0) -> None:
+        self._process = IsolatedDriver(partial(_opened, opening), deadline=deadline)
+        self._turn = threading.Lock()
+
+    def profiles(self, card: str) -> tuple[Profile, ...]:
+        return tuple(self._call("profiles", card))
+
+    def partitions(self, card: str = "") -> tuple[Partition, ...]:
+        return tuple(self._call("partitions", card))
+
+    def create(self, card: str, profile: str, placement: Placement, step: Step) -> Partition:
+        made: Partition = self._call("create", card, profile, placement, step=step)
+        return made
+
+    def destroy(self, partition: Partition, step: Step) -> None:
+        self._call("destroy", partition, step=step)
+
+    def users(self, partition: Partition) -> Sequence[int]:
+        return list(self._call("users", partition))
+
+    def _call(self, method: str, *arguments: Any, step: Step | None = None) -> Any:
+        with self._turn:
+            value, steps = self._process.ask("call", method, arguments, stepping=step is not None)
+        if step:
+            for ids in steps:
+                step(ids)
+        if isinstance(value, _Refused):
+            raise value.error
+        return value
+
+    def close(self) -> None:
+        """Let the process end, once the call in progress has come back."""
+        with self._turn:
+            self._process.close()

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.vendor_boundary.isolated_messages import Away, Busy, Call, Done, receive, send
+from hami_plugin.vendor_boundary.isolated_driver import Away, Busy, Call, Done, receive, send
 
 REPORT_S = 0.5
 """How often a call in progress reports which device it is about."""
@@ -51,7 +51,7 @@ def _serve(pipe: Connection, thread: ThreadPoolExecutor) -> None:
                 send(pipe, opened)
                 continue
             driver = opened.value
-        send(pipe, _answer(pipe, thread.submit(getattr(driver, call.method), *call.arguments), driver))
+        send(pipe, _answer(pipe, thread.submit(getattr(driver, call.method), *call.arguments, **call.named), driver))
 
 
 def _answer(pipe: Connection, future: Future[Any], driver: Any) -> Done | Away:

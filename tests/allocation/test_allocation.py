@@ -154,7 +154,7 @@ async def test_a_disk_that_hangs_holds_up_whoever_needs_it_and_nothing_else(node
     assert refusal.reason is RefusalReason.NOT_PREPARED
     assert "has not taken" in refusal.message
     assert node.ledger.held == {}
-    assert turns > 100
+    assert turns > 3  # a loop that was held up would have turned once
 
 
 INIT_PODS = pytest.mark.parametrize("inits", [1, 2])

@@ -17,6 +17,8 @@ from tests.support.builders import FAMILY, changed, grant, ids, pod
 
 DESCRIBING = {"slices", "specification", "explain"}
 """They have the publisher's thread, and its deadline."""
+LENDING = {"lend"}
+"""Called for families without a scheduler only."""
 FUNCTIONS = {
     (part, field.name): field.type
     for part, kind in (("resources", Resources), ("node", NodeSide))
@@ -38,7 +40,9 @@ def test_every_function_is_guarded_where_it_is_called(part, name):
     assert ran_on == [threading.current_thread()]
 
 
-@pytest.mark.parametrize("name", [name for (_, name), kind in FUNCTIONS.items() if "HostFiles" in kind])
+@pytest.mark.parametrize(
+    "name", [name for (_, name), kind in FUNCTIONS.items() if "HostFiles" in kind and name not in LENDING]
+)
 async def test_what_is_handed_the_host_is_called_on_the_vendors_thread_when_a_container_is_served(name, node):
     ran_on = []
 

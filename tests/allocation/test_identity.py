@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hami_plugin.allocation.identity import Found, Repeated, Unannotated, Unknown, identify, pending
+from hami_plugin.allocation.identity import Found, HeldShares, PodReader, Repeated, Unannotated, Unknown, identify
 from hami_plugin.errors import RefusalReason
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_FAILED, PHASE_SUCCESS
 from tests.support.builders import (
@@ -22,8 +22,8 @@ from tests.support.builders import (
 
 
 def asked(replicas, *pods, held=(), ranks=None):
-    shares = {share.key: share for share in held}
-    return identify(replicas, pending(pods, shares, QUESTION, NODE, ranks=ranks), shares, QUESTION)
+    shares = HeldShares(held)
+    return identify(replicas, PodReader(QUESTION, NODE).pending(pods, shares, ranks), shares, QUESTION)
 
 
 def found(identity) -> tuple[str, str]:
@@ -319,8 +319,8 @@ def test_a_decision_for_other_devices_cannot_be_served():
 
 def standing_in(replicas, *pods, held=()):
     """Who asks, where the second card's ids stand for the first's."""
-    shares = {share.key: share for share in held}
-    waiting = pending(pods, shares, QUESTION, NODE)
+    shares = HeldShares(held)
+    waiting = PodReader(QUESTION, NODE).pending(pods, shares)
     instead = replace(waiting, instead=lambda claim: [uuid(1)] if claim.devices == (uuid(0),) else ())
     return identify(replicas, instead, shares, QUESTION)
 

@@ -215,7 +215,7 @@ def numbers(tmp_path):
 
 
 async def test_an_entry_is_on_file_when_whoever_waits_goes_on(tmp_path, writer):
-    writer.deadline = 30
+    writer._deadline = 30.0
     for number in range(50):
         noted(writer, number)
         await writer.written()

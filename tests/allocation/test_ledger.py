@@ -293,11 +293,11 @@ def test_it_tells_who_has_shares_of_a_device(path):
     hold(ledger, share(A, (0, 1), (1, 2)))
     hold(ledger, share(B, (1, 0)))
     ledger.settle([share(A).key])
-    owners = [[held.pod for held in ledger.on(uuid(card))] for card in range(3)]
+    owners = [[held.pod for held in ledger.held.on(uuid(card))] for card in range(3)]
 
     assert owners == [["a"], ["a", "b"], []]
-    assert [held.settled for held in ledger.on(uuid(1))] == [True, False]
-    assert [[held.pod for held in opened(path).on(uuid(card))] for card in range(3)] == owners
+    assert [held.settled for held in ledger.held.on(uuid(1))] == [True, False]
+    assert [[held.pod for held in opened(path).held.on(uuid(card))] for card in range(3)] == owners
 
 
 def test_shares_that_are_gone_or_became_others_are_on_no_device(path):
@@ -308,7 +308,7 @@ def test_shares_that_are_gone_or_became_others_are_on_no_device(path):
     hold(ledger, share(C, (2, 1)))
     ledger.drop([share(A).key])
 
-    assert [[held.pod for held in ledger.on(uuid(card))] for card in range(3)] == [[], [], ["c"]]
+    assert [[held.pod for held in ledger.held.on(uuid(card))] for card in range(3)] == [[], [], ["c"]]
 
 
 def test_what_no_scheduler_knows_of_is_remembered_as_such(path):

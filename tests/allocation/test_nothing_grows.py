@@ -89,6 +89,6 @@ async def test_nothing_grows_with_the_number_of_pods_that_ever_were():
 
         grown = {place: (before[place], size) for place, size in after.items() if size > before[place] + SLACK}
         assert grown == {}
-        reached = {"Ledger._held", "Settlement.failed", "ReadOnce._known", "PodTable._pods", "PodTable.ranks"}
+        reached = {"HeldShares._by_key", "Settlement.failed", "PodReader._known", "PodTable._pods", "PodTable.ranks"}
         assert reached <= before.keys()  # else nothing was looked at
         assert stage.daemon._ledger.held == {}

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami_plugin.allocation.capacity import Tenant, Total, exact, least, let_go, overcommitted, wants_none
+from hami_plugin.allocation.capacity import Tenant, Total, exact, least, overcommitted, wants_none
 from hami_plugin.scheduler.engine.devices import added, collapsed
-from tests.support.builders import COUNT, PERCENT, QUESTION, container, grant, held_by, ids, pod
+from tests.support.builders import PERCENT, QUESTION, container, grant, pod
 from tests.support.scale import examples
 
 RECORDED = Path(__file__).parents[1] / "vectors/collapse.jsonl.xz"
@@ -156,14 +156,6 @@ def test_nobody_counts_for_less_exactly_than_to_hami(parts, running):
     )
 
     assert hami is None or (hami.memory <= truly.memory and hami.cores <= truly.cores)
-
-
-def test_the_kubelet_has_let_go_of_those_whose_ids_it_gives_anew():
-    a, b = pod("a"), pod("b")
-    held = [held_by(a, replicas=ids((0, 1), (1, 1))), held_by(b, replicas=ids((0, 2)))]
-
-    assert let_go(ids((1, 1), (3, 3)), held, COUNT) == {a.uid}
-    assert let_go(ids((1, 1)), held, "other.io/card") == frozenset()
 
 
 def test_only_who_asks_for_0_percent_by_name_wants_no_memory():

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_plugin.allocation.identity import pending, preferred
+from hami_plugin.allocation.identity import HeldShares, PodReader, preferred
 from hami_plugin.model.device import physical_id
 from hami_plugin.model.links import Link, Links
 from tests.support.builders import COUNT, NODE, QUESTION, container, grant, held_by, ids, pod, snapshot, uuid
@@ -12,10 +12,10 @@ ALL = ids(*[(card, share) for card in range(4) for share in range(4)])
 
 
 def answer(available, must, size, *pods, held=(), links=None):
-    shares = {share.key: share for share in held}
-    waiting = pending(pods, shares, QUESTION, NODE)
-    shown = snapshot(4, links=links)
-    return list(preferred(available, must, size, waiting=waiting, held=shares, resource=COUNT, snapshot=shown))
+    shares = HeldShares(held)
+    waiting = PodReader(QUESTION, NODE).pending(pods, shares)
+    how = {"resource": COUNT, "snapshot": snapshot(4, links=links), "starting": [pod.uid for pod in pods]}
+    return list(preferred(available, must, size, waiting=waiting, held=shares, **how))
 
 
 def test_the_kubelet_is_steered_to_the_devices_that_the_scheduler_chose():
@@ -54,6 +54,20 @@ def test_an_init_containers_id_of_a_granted_device_counts_for_it():
     held = [held_by(a, "init", ids((0, 2)), init=True)]
 
     assert answer(ALL, ids((0, 2)), 2, a, held=held) == ids((0, 2), (1, 0))
+
+
+def test_a_pod_whose_answer_the_kubelet_has_lost_gets_its_ids_again():
+    first, second = pod("first", pieces=[[grant(2)]]), pod("second", pieces=[[grant(3)]])
+    held = [held_by(second, "main", ids((3, 1))), held_by(first, "main", ids((2, 1)))]
+
+    assert answer(ALL, [], 1, first, second, held=held) == ids((2, 1))
+    assert answer([one for one in ALL if one != ids((2, 1))[0]], [], 1, first, second, held=held) == ids((3, 1))
+
+
+def test_a_pod_that_waits_comes_before_one_whose_answer_the_kubelet_has_lost():
+    lost, waits = pod("lost", pieces=[[grant(2)]]), pod("waits", pieces=[[grant(3)]])
+
+    assert answer(ALL, [], 1, lost, waits, held=[held_by(lost, "main", ids((2, 1)))]) == ids((3, 0))
 
 
 def test_without_a_decision_distinct_devices_that_are_linked_best():

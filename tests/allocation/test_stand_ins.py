@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hami_plugin.allocation.identity import StandIns
+from hami_plugin.allocation.identity import HeldShares, StandIns
 from hami_plugin.protocol.decisions import claims
 from tests.support.builders import QUESTION, container, grant, held_by, ids, pod, uuid
 
@@ -16,7 +16,7 @@ def answer(owner, *, held=(), others=(), room=TWO, pods=()):
     found = StandIns(
         QUESTION,
         room=lambda: room,
-        held=held,
+        held=HeldShares(held),
         pods=[owner, *others, *pods],
         others=[one for other in others for one in claims(other, QUESTION)],
     )

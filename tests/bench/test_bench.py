@@ -16,7 +16,7 @@ from bench.figures import Figure, Spread, median, percentile
 from bench.machines import write_profile
 from bench.shipped import FLAGS, OWN, packages
 from bench.soak import measure
-from bench.stage import Node, staged
+from bench.testbed import Node, open_testbed
 from hami_plugin.simulation.machines import load_machine
 
 
@@ -125,7 +125,7 @@ runpy.run_module("hami_plugin", run_name="__main__", alter_sys=True)
 
 @pytest.mark.e2e
 async def test_the_running_daemon_loads_these_libraries_and_nothing_of_commands_and_simulation():
-    async with staged(Node()) as stage:
+    async with open_testbed(Node()) as stage:
         stage.command = ("-c", NAMES_AT_THE_END, *stage.command[2:])
         await stage.start_daemon()
         await stage.published()

@@ -27,9 +27,28 @@ def resources() -> str:
 
 
 def options() -> str:
-    """files/options.yaml: every option of the daemon's command."""
-    names = {name for option in main.commands["run"].params for name in option.opts if name.startswith("-")}
-    return "# Made from the command: make manifests\n" + yaml.safe_dump({"run": sorted(names)})
+    """files/options.yaml: every option of the daemon's command and of the scheduler's."""
+    names = {
+        command: sorted({name for option in main.commands[command].params for name in option.opts if name[0] == "-"})
+        for command in ("run", "scheduler")
+    }
+    return "# Made from the commands: make manifests\n" + yaml.safe_dump(names)
+
+
+CHOICES: tuple[dict[str, object], ...] = ({}, {"unlimitedShares": True}, {"serve": "shared"}, {"serve": "parts"})
+"""Sections on which a fixed value may depend."""
+
+
+def fixed() -> str:
+    """files/fixed.yaml: the values that a vendor's section may have only as they are, with the reason."""
+    vendors: dict[str, dict[str, object]] = {}
+    for name in vendor_names():
+        settings = load_vendor(name).settings
+        for key, one in settings.fixed.items():
+            if key not in settings.helm and key not in {f.alias for f in settings.model_fields.values()}:
+                values = {str(value) for section in CHOICES if (value := one.value(section)) is not None}
+                vendors.setdefault(name, {})[key] = {"served": one.served, "values": sorted(values)}
+    return "# Made from the vendors' settings: make manifests\n" + yaml.safe_dump(vendors, width=120)
 
 
 def annotations() -> str:
@@ -38,7 +57,7 @@ def annotations() -> str:
     nodes = {keys.NODE_LOCK, keys.BIND_LOCK}
     for family in families():
         pods |= {family.annotations.allocated, family.annotations.to_allocate}
-        nodes |= {family.annotations.register, family.annotations.handshake, family.annotations.score}
+        nodes |= family.annotations.of_nodes
     chosen = {
         "nodes": sorted(key for key in nodes if key.startswith(OURS)),
         "pods": sorted(key for key in pods if key.startswith(OURS)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
 import ctypes
 import json
@@ -9,11 +10,13 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import yaml
 
@@ -84,6 +87,13 @@ def rendered(values: Mapping[str, Any] | None = None, **where: Any) -> Release:
     return installed(values or {}, **where)[0]
 
 
+def refusals(values: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What Helm says against each of these sets of values, in one process; empty where it installs them."""
+    with serving(StandIn("v1.31.4", policies=True)) as server:
+        steps = [{"verb": "install", "values": dict(v), "may_fail": True} for v in values]
+        return [answer.get("refused", "") for answer in run(steps, kubeconfig(server.url), RELEASE)]
+
+
 def lint() -> list[str]:
     """What Helm's linter says of the chart, but for hints."""
     with serving(StandIn("v1.31.4", policies=True)) as server:
@@ -101,26 +111,72 @@ def run(
 ) -> list[dict[str, Any]]:
     """What Helm answers to each step: a ``verb`` (install, upgrade, uninstall, lint), ``values`` and ``options``.
 
-    ``config`` is the text of a kubeconfig, of a stand-in or of a real cluster, and ``entering`` a command that runs
-    another one where that cluster can be reached. Helm remembers releases in ``storage``: beyond this call in
-    ``secret``. ``HelmError`` says what Helm said.
+    A step that ``may_fail`` answers ``refused`` with Helm's words. ``config`` is the text of a kubeconfig, of a
+    stand-in or of a real cluster, and ``entering`` a command that runs another one where that cluster can be reached.
+    Helm remembers releases in ``storage``: beyond this call in ``secret``. ``HelmError`` says what Helm said.
     """
     work = {"library": str(library()), "kubeconfig": config, "release": release, "steps": steps}
-    environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
-    done = subprocess.run(
-        [*entering, sys.executable, "-m", "tests.charts.helm"],
-        input=json.dumps(work),
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**environment, "HELM_DRIVER": storage},
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    if done.returncode:
-        raise HelmError(done.stderr)
-    answers: list[dict[str, Any]] = json.loads(done.stdout)
-    return answers
+    if entering or storage != "memory":
+        with _Process(entering, storage) as process:
+            return process.ask(work)
+    return _kept().ask(work)
+
+
+class _Process:
+    """Helm's code in a process: a line of work in, a line of answers out, until its input ends."""
+
+    def __init__(self, entering: Sequence[str] = (), storage: str = "memory") -> None:
+        environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+        self._process = subprocess.Popen(
+            [*entering, sys.executable, "-m", "tests.charts.helm"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**environment, "HELM_DRIVER": storage},
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def ask(self, work: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The answer to each step, within ``DEADLINE_S``. ``HelmError``."""
+        assert self._process.stdin
+        assert self._process.stdout
+        deadline = threading.Timer(DEADLINE_S, self._process.kill)
+        deadline.start()
+        try:
+            self._process.stdin.write(json.dumps(work) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        finally:
+            deadline.cancel()
+        if not line:
+            raise HelmError(f"Helm's process ended, or took more than {DEADLINE_S} s")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise HelmError(answer["error"])
+        answers: list[dict[str, Any]] = answer["answers"]
+        return answers
+
+    def close(self) -> None:
+        """Let it end."""
+        try:
+            self._process.communicate(timeout=DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+
+
+@cache
+def _kept() -> _Process:
+    """One for all renderings of this process: starting it takes as long as a rendering."""
+    process = _Process()
+    atexit.register(process.close)
+    return process
 
 
 class _Library:
@@ -141,6 +197,9 @@ class _Library:
         self._check(getattr(self._code, function)(self._handle, *given, ctypes.byref(answer)))
         return json.loads(answer.value or b"null")
 
+    def close(self) -> None:
+        self._code.helm_sdkpy_config_destroy(self._handle)
+
     def step(self, verb: str, release: str, values: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
         match verb:
             case "lint":
@@ -151,23 +210,31 @@ class _Library:
         return self._ask(f"helm_sdkpy_{verb}", release, str(CHART), *given)
 
 
-def main() -> int:
-    work = json.loads(sys.stdin.read())
+def _answer(code: _Library, release: str, step: Mapping[str, Any]) -> Any:
+    try:
+        return code.step(step["verb"], release, step.get("values", {}), step.get("options", {}))
+    except HelmError as error:
+        if not step.get("may_fail"):
+            raise
+        return {"refused": str(error)}
+
+
+def _answers(work: Mapping[str, Any]) -> dict[str, Any]:
     try:
         with tempfile.TemporaryDirectory() as folder:
             config = Path(folder) / "kubeconfig"
             config.write_text(work["kubeconfig"], encoding="utf-8")
-            code = _Library(work["library"], config)
-            answers = [
-                code.step(step["verb"], work["release"], step.get("values", {}), step.get("options", {}))
-                for step in work["steps"]
-            ]
+            with closing(_Library(work["library"], config)) as code:
+                return {"answers": [_answer(code, work["release"], step) for step in work["steps"]]}
     except HelmError as error:
-        sys.stderr.write(str(error))
-        return 1
-    sys.stdout.write(json.dumps(answers))
-    return 0
+        return {"error": str(error)}
+
+
+def main() -> None:
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(_answers(json.loads(line))) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

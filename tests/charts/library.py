@@ -10,8 +10,8 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.debian.commands import LackingError, output
-from tests.debian.keeping import once
+from tools.debian.commands import LackingError, output
+from tools.debian.keeping import once
 
 LOCK = Path(__file__).parent / "helm.lock"
 DEADLINE_S = 240

@@ -75,6 +75,8 @@ VENDORS: Values = {
     },
     "deviceConfig": {"amd": {"resourceCountName": "example.com/gpu"}},
 }
+CLAIMS: Values = {"devicePlugin": {"nvidia": {"frontEnd": "dra"}, "amd": {"frontEnd": "dra"}}}
+"""Devices of two vendors go by ResourceClaims."""
 CERT_MANAGER: Values = {"scheduler": {"tls": {"source": "cert-manager"}}}
 ISSUER: Values = {
     "scheduler": {
@@ -92,6 +94,9 @@ SCHEDULER: Values = {"devicePlugin": {"enabled": False}, "scheduler": {"webhook"
 
 OLD: Mapping[str, Any] = {"version": "v1.20.2", "policies": False}
 
+CLAIMING: Mapping[str, Any] = {"version": "v1.36.2"}
+"""The API server knows ResourceClaims since 1.34."""
+
 SETS: Mapping[str, tuple[Values, Mapping[str, Any]]] = {
     "defaults": ({}, {}),
     "defaults-old": ({}, OLD),
@@ -100,6 +105,7 @@ SETS: Mapping[str, tuple[Values, Mapping[str, Any]]] = {
     "everything-old": (EVERYTHING, OLD),
     "pools": (POOLS, {}),
     "vendors": (VENDORS, {}),
+    "claims": (CLAIMS, CLAIMING),
     "cert-manager": (CERT_MANAGER, {}),
     "issuer": (ISSUER, {}),
     "secret": (SECRET, {}),

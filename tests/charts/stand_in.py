@@ -23,11 +23,14 @@ KINDS = {
 }
 POLICIES = ("ValidatingAdmissionPolicy/", "ValidatingAdmissionPolicyBinding/")
 """A slash marks a kind without namespaces."""
+CLAIMS = (1, 34)
+"""The first version that has ResourceClaims."""
 
 
 def plural(kind: str) -> str:
     """The resource of a kind."""
-    return kind.lower() + "s" if not kind.endswith("Policy") else kind.lower()[:-1] + "ies"
+    name = kind.lower()
+    return f"{name[:-1]}ies" if name.endswith("y") else f"{name}es" if name.endswith("s") else f"{name}s"
 
 
 class StandIn:
@@ -38,6 +41,8 @@ class StandIn:
         self.kinds = {group: list(kinds) for group, kinds in KINDS.items()}
         if policies:
             self.kinds["admissionregistration.k8s.io/v1"] += POLICIES
+        if tuple(map(int, version.removeprefix("v").split(".")[:2])) >= CLAIMS:
+            self.kinds["resource.k8s.io/v1"] = ["DeviceClass/"]
         self.objects: dict[str, Object] = {}
         self.url = ""
 
@@ -102,7 +107,7 @@ def serving(stand_in: StandIn) -> Iterator[StandIn]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, name="stand-in", daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), name="stand-in", daemon=True)
     thread.start()
     stand_in.url = f"http://127.0.0.1:{server.server_port}"
     try:

@@ -46,7 +46,7 @@ def thing(node=None, **annotations):
 
 
 BARE = {"metadata": {"name": "n1"}, "spec": {}}
-ANNOTATIONS = yaml.safe_load(facts.annotations())
+ANNOTATIONS = yaml.load(facts.annotations(), yaml.CSafeLoader)
 
 
 @pytest.mark.parametrize(("kind", "key"), [(kind, key) for kind, keys in ANNOTATIONS.items() for key in keys])

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import kubernetes_validate
@@ -9,12 +10,11 @@ import pytest
 import yaml
 
 from hami_plugin import __version__
-from hami_plugin.config.load import load
 from hami_plugin.sdk import load_vendor, vendor_names
 from tests.charts import sets
 from tests.charts.helm import CHART, HelmError, lint, rendered
 from tests.charts.made import MADE
-from tests.support.rights import DAEMON, SCHEDULER
+from tests.support.rights import DAEMON, DRIVERS, SCHEDULER
 
 CUSTOM = {"PodMonitor", "Issuer", "Certificate"}  # kinds that Kubernetes' own schemas do not have
 OLDEST_SCHEMA = "1.25"
@@ -38,26 +38,6 @@ def pods(release):
 
 def containers(release):
     return [c for spec in pods(release) for c in (*spec.get("initContainers", ()), *spec["containers"])]
-
-
-@pytest.fixture
-def loaded(tmp_path):
-    """What the daemon makes of a ConfigMap of the chart."""
-
-    def load_it(data):
-        for name, text in data.items():
-            (tmp_path / name).write_text(text, encoding="utf-8")
-        return load(
-            config=tmp_path / "config.yaml",
-            device_config=tmp_path / "device-config.yaml",
-            node_config=tmp_path / "config.json" if "config.json" in data else None,
-            overrides={},
-            environment={"NODE_NAME": "n1"},
-            vendor_settings=lambda name: load_vendor(name).settings,
-            vendor_names=vendor_names(),
-        )
-
-    return load_it
 
 
 @pytest.mark.parametrize("path", MADE, ids=lambda path: path.name)
@@ -85,13 +65,15 @@ def test_the_chart_is_of_the_projects_version():
 
 
 @pytest.mark.parametrize("version", [OLDEST_SCHEMA, "1.37"])
-def test_every_document_is_one_that_kubernetes_knows(releases, version):
+def test_every_document_is_one_that_kubernetes_knows(releases, version, monkeypatch):
+    monkeypatch.setattr(kubernetes_validate.utils, "schema_contents", cache(kubernetes_validate.utils.schema_contents))
     different = {json.dumps(document, sort_keys=True) for each in releases.values() for document in each.documents}
     checked = set()
     for document in map(json.loads, different):
         policy = document["kind"].startswith("ValidatingAdmissionPolicy")
         conditions = any("matchConditions" in webhook for webhook in document.get("webhooks", ()))
-        if document["kind"] not in CUSTOM and not (version == OLDEST_SCHEMA and (policy or conditions)):
+        newer = policy or conditions or document["kind"] == "DeviceClass"
+        if document["kind"] not in CUSTOM and not (version == OLDEST_SCHEMA and newer):
             kubernetes_validate.validate(document, version, strict=True)
             checked.add(document["kind"])
 
@@ -156,11 +138,20 @@ def test_what_one_document_names_is_in_another(release):
     assert wanted <= names
 
 
-@pytest.mark.parametrize(("suffix", "rights"), [("", DAEMON), ("-scheduler", SCHEDULER)])
-def test_each_account_has_the_rights_to_its_own_calls_with_their_reasons(releases, suffix, rights):
-    release = releases["defaults"]
+@pytest.mark.parametrize(
+    ("name", "suffix", "rights"),
+    [("defaults", "", DAEMON), ("claims", "", (*DAEMON, *DRIVERS)), ("defaults", "-scheduler", SCHEDULER)],
+)
+def test_each_account_has_the_rights_to_its_own_calls_with_their_reasons(releases, name, suffix, rights):
+    release = releases[name]
     (role,) = (r for r in release.kind("ClusterRole") if r["metadata"]["name"] == f"hami-plugin{suffix}")
-    granted = {(kind, verb) for rule in role["rules"] for kind in rule["resources"] for verb in rule["verbs"]}
+    granted = {
+        (group, kind, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for kind in rule["resources"]
+        for verb in rule["verbs"]
+    }
     (text,) = (
         part
         for part in release.text.split("\n---\n")
@@ -168,9 +159,30 @@ def test_each_account_has_the_rights_to_its_own_calls_with_their_reasons(release
     )
     lines = [line.strip(" -").split("# ") for line in text.splitlines() if line.startswith("      - ")]
 
-    assert all(rule["apiGroups"] == [""] for rule in role["rules"])
-    assert granted == {(right.resource, right.verb) for right in rights}
+    assert granted == {(right.group, right.resource, right.verb) for right in rights}
     assert [(verb.strip(), why) for verb, why in lines] == [(right.verb, right.why) for right in rights]
+
+
+def test_a_vendor_that_goes_by_claims_has_a_class_the_kubelets_folders_and_slices_of_its_own_alone(releases):
+    release, usual = releases["claims"], releases["defaults"]
+    container = release.one("DaemonSet")["spec"]["template"]["spec"]["containers"][0]
+    mounts = {one["name"]: one for one in container["volumeMounts"]}
+    config = next(one for one in release.kind("ConfigMap") if "config.yaml" in one["data"])
+    (policy,) = (
+        one for one in release.kind("ValidatingAdmissionPolicy") if one["metadata"]["name"] == "hami-plugin-own-slices"
+    )
+
+    assert [one["metadata"]["name"] for one in release.kind("DeviceClass")] == ["amd.hami.io", "nvidia.hami.io"]
+    assert {mounts[name]["mountPath"] for name in ("plugins", "plugins-registry")} == {
+        "/var/lib/kubelet/plugins",
+        "/var/lib/kubelet/plugins_registry",
+    }
+    assert not any(mounts[name].get("readOnly") for name in ("plugins", "plugins-registry"))
+    assert yaml.safe_load(config["data"]["config.yaml"])["vendors"]["nvidia"]["frontEnd"] == "dra"
+    assert "['amd.hami.io', 'nvidia.hami.io']" in policy["spec"]["validations"][1]["expression"]
+    assert policy["spec"]["matchConditions"][0]["expression"].endswith(":hami-plugin'")
+    assert "resource.k8s.io" not in usual.text
+    assert "plugins_registry" not in usual.text
 
 
 def test_the_schedulers_account_has_kube_schedulers_rights_and_its_own_lease_only(releases):
@@ -220,6 +232,25 @@ def test_the_values_of_hamis_documentation_mean_what_they_say(releases, loaded):
     assert set(loaded(config["data"]).vendors) == set(vendor_names()) - {"ascend", "cambricon", "hygon"}
 
 
+@pytest.mark.parametrize(
+    ("version", "update"),
+    [
+        ("v1.37.2", {"maxSurge": 1, "maxUnavailable": 0}),
+        ("v1.22.0-gke.100", {"maxSurge": 1, "maxUnavailable": 0}),
+        ("v1.21.14", {"maxUnavailable": 1}),
+        ("v1.20.2", {"maxUnavailable": 1}),
+    ],
+)
+def test_a_daemon_takes_over_from_its_predecessor_where_the_cluster_lets_both_run(version, update):
+    daemons = rendered({}, version=version).kind("DaemonSet")
+
+    assert [one["spec"]["updateStrategy"] for one in daemons] == [{"type": "RollingUpdate", "rollingUpdate": update}]
+    for one in daemons:  # two of one node share none of its ports
+        spec = one["spec"]["template"]["spec"]
+        assert not spec.get("hostNetwork")
+        assert not any(port.get("hostPort") for c in spec["containers"] for port in c.get("ports", ()))
+
+
 def test_a_driver_that_is_not_in_the_hosts_root_is_shown_read_only(releases):
     (spec,) = (d["spec"]["template"]["spec"] for d in releases["seed"].kind("DaemonSet"))
     (mount,) = (m for m in spec["containers"][0]["volumeMounts"] if m["name"] == "driver-root")
@@ -227,6 +258,16 @@ def test_a_driver_that_is_not_in_the_hosts_root_is_shown_read_only(releases):
 
     assert mount["readOnly"] is True
     assert volume["hostPath"] == {"path": "/run/nvidia/driver", "type": "Directory"}
+
+
+def test_the_driver_is_shown_where_the_container_runtime_may_have_cards_handed_over_by_cdi():
+    def shown(**plugin):
+        daemon = rendered({"devicePlugin": plugin}).one("DaemonSet")
+        return {volume["name"] for volume in daemon["spec"]["template"]["spec"]["volumes"]} & {"driver-root", "runtime"}
+
+    auto = {"nvidia": {"deviceListStrategy": ["auto"]}}
+    assert shown(**auto, runtimeConfigDir="/etc/containerd") == {"driver-root", "runtime"}
+    assert shown(**auto) == set()  # it sees no runtime's configuration, and hands nothing over by CDI
 
 
 def test_each_pool_has_its_own_daemons_and_configuration_and_one_account(releases, loaded):
@@ -283,11 +324,37 @@ def test_names_follow_the_release(releases):
     assert {name for name in names if not name.startswith("prod-hami-plugin")} == set()
 
 
-def test_the_notes_name_the_label_of_the_nodes_and_what_is_missing(releases):
-    assert "kubectl label node NODE gpu=on" in releases["defaults"].notes
+def test_the_notes_name_the_next_steps_with_what_the_release_has(releases):
+    notes = releases["defaults"].notes
+
+    assert "kubectl label node NODE gpu=on" in notes
+    assert "kubectl -n hami-system rollout status daemonset/hami-plugin\n" in notes
+    assert "kubectl -n hami-system rollout status deployment/hami-plugin-scheduler" in notes
+    assert "--set devicePlugin.image.repository=" in notes
+    assert "--set devicePlugin.image.repository=" not in releases["seed"].notes
+    for name in ("small", "big"):
+        assert f"rollout status daemonset/hami-plugin-{name}\n" in releases["pools"].notes
+    assert "kubectl label node NODE gpu=on size=big" in releases["pools"].notes
+    assert "daemonset" not in releases["scheduler"].notes
+    assert "must set schedulerName: hami-scheduler" in releases["scheduler"].notes
+    assert "hami-plugin node clean --all" in notes
+
+
+def test_the_notes_say_what_is_missing(releases):
+    exempt = "admissionPolicies.exemptUsers={system:serviceaccount:kube-system:hami-scheduler}"
+
     assert "admission policies are off" not in releases["defaults"].notes
     assert "admission policies are off" in releases["defaults-old"].notes
     assert "HAMi's scheduler and webhook have to be there" in releases["daemon"].notes
+    assert exempt in releases["daemon"].notes
+    assert exempt not in releases["defaults"].notes
+
+
+def test_the_commands_of_the_notes_are_commands_that_there_are(releases):
+    for release in releases.values():
+        for line in release.notes.splitlines():
+            if line.startswith("     "):
+                assert line.split()[0] in ("kubectl", "--set", "none"), line
 
 
 @pytest.mark.parametrize(
@@ -411,3 +478,35 @@ def test_the_daemon_has_the_power_to_set_a_compute_mode_only_where_one_is_to_be_
     assert configured.vendors["nvidia"].compute_mode == mode
     assert context["capabilities"] == {"drop": ["ALL"], **({"add": ["SYS_ADMIN"]} if exclusive else {})}
     assert context["allowPrivilegeEscalation"] is exclusive
+
+
+@pytest.mark.parametrize(
+    "plugin",
+    [{"nvidia": {"operatingMode": "mig"}}, {"nodeConfig": [{"name": "n1"}, {"name": "n2", "operatingmode": "mig"}]}],
+)
+def test_a_daemon_that_cuts_cards_may_do_so_and_make_the_instances_nodes(plugin, loaded):
+    release = rendered({"devicePlugin": plugin})
+    pod = release.one("DaemonSet")["spec"]["template"]["spec"]
+    (daemon,) = pod["containers"]
+    variables = {one["name"]: one.get("value") for one in daemon["env"]}
+
+    assert daemon["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["SYS_ADMIN", "MKNOD"]}
+    assert variables["NVIDIA_MIG_CONFIG_DEVICES"] == variables["NVIDIA_MIG_MONITOR_DEVICES"] == "all"
+    assert {"name": "nvidia-caps", "mountPath": "/dev/nvidia-caps"} in daemon["volumeMounts"]
+    assert [one["hostPath"]["path"] for one in pod["volumes"] if one["name"] == "nvidia-caps"] == ["/dev/nvidia-caps"]
+    loaded(next(m["data"] for m in release.kind("ConfigMap") if "config.json" in m["data"]))
+
+
+def test_a_daemon_that_cuts_cards_by_a_library_that_opens_device_nodes_may_be_privileged(loaded):
+    cut = {"cambricon": {"mode": "dynamic-smlu"}, "hostPaths": [{"path": "/dev"}, {"path": "/usr/local/neuware"}]}
+    release = rendered({"devicePlugin": {"privileged": True, **cut}})
+    (daemon,) = release.one("DaemonSet")["spec"]["template"]["spec"]["containers"]
+    configured = loaded(next(m["data"] for m in release.kind("ConfigMap") if "config.json" in m["data"]))
+
+    assert daemon["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True}
+    assert {"name": "host-0", "mountPath": "/dev", "readOnly": True} in daemon["volumeMounts"]
+    assert configured.vendors["cambricon"].cuts
+
+
+def test_no_other_daemon_has_anything_of_mig():
+    assert "mig" not in str(rendered({}).one("DaemonSet")).lower()

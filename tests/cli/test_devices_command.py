@@ -74,7 +74,7 @@ def test_pictures_beside_json_do_not_disturb_it(tmp_path: Path):
 
 def test_topology_fits_a_terminal_and_is_whole_in_a_pipe():
     status, printed = on_terminal("topology", "--simulate", "aws-trn1-32xlarge", columns=80)
-    whole = piped("topology", "--simulate", "aws-trn1-32xlarge").stdout
+    whole = run("topology", "--simulate", "aws-trn1-32xlarge").stdout
 
     assert status == 0
     assert max(map(len, printed.splitlines())) <= 80
@@ -82,7 +82,7 @@ def test_topology_fits_a_terminal_and_is_whole_in_a_pipe():
 
 
 def test_vendors_are_a_table_of_one_device_type_a_line():
-    header, *rows = piped("vendors").stdout.splitlines()
+    header, *rows = run("vendors").stdout.splitlines()
     facts = json.loads(run("vendors", "--json").stdout)
 
     assert re.split(r"  +", header) == ["VENDOR", "DEVICE TYPE", "DEVICES", "MEMORY", "MEMORY IN PERCENT", "CORES"]
@@ -128,7 +128,9 @@ def test_vendors_show_the_nodes_annotations_when_asked():
     assert "hami.io/node-nvidia-register" in row
 
 
-@pytest.mark.parametrize("words", [("vendors",), ("discover", "--simulate", "dgx-1v")])
+@pytest.mark.parametrize(
+    "words", [("vendors",), pytest.param(("discover", "--simulate", "dgx-1v"), marks=pytest.mark.full)]
+)
 def test_a_table_fits_a_terminal_with_every_word_in_it(words: tuple[str, ...]):
     status, printed = on_terminal(*words, columns=70)
     plain = ESCAPE.sub("", printed)
@@ -206,3 +208,13 @@ def test_a_daemon_that_cannot_start_collects_garbage_again(tmp_path):
 
     assert done.exit_code == 2
     assert gc.isenabled()
+
+
+def test_mig_instances_are_listed_under_their_card_with_numbers_of_their_own(tmp_path: Path):
+    config = tmp_path / "config.yaml"
+    config.write_text('{"vendors": {"nvidia": {"migStrategy": "mixed"}}}')
+
+    rows = run("discover", "--simulate", "a100-pcie-2-mig", "--config", str(config)).output.splitlines()[1:]
+
+    assert [row.split()[0] for row in rows] == ["0:0", "0:1", "0:2", "0:3", "1"]
+    assert "NVIDIA A100 80GB PCIe MIG 3g.40gb  40192 MiB" in rows[0]

@@ -347,3 +347,66 @@ def test_memory_without_a_device_is_denied(folder: Path) -> None:
 
     assert code == 1
     assert "asks for cambricon.com/mlu.smlu.vcore, and for no cambricon.com/vmlu" in output
+
+
+@pytest.mark.parametrize(
+    ("limits", "code", "says"),
+    [
+        ({"mig-1g.10gb": 2}, 0, "Node a100-pcie-2-mig: fits"),
+        ({"mig-1g.10gb": 3}, 1, "Insufficient nvidia.com/mig-1g.10gb: 3 asked for; node a100-pcie-2-mig has 2"),
+        ({"mig-7g.80gb": 1}, 1, "Insufficient nvidia.com/mig-7g.80gb"),
+        ({"gpu": 1, "mig-3g.40gb": 1}, 0, "GPU-00000001-5150-4ccd-8a11-667bc5cd0001"),
+    ],
+)
+def test_mig_instances_are_counted_as_the_kubelet_counts_them(
+    limits: dict[str, int], code: int, says: str, folder: Path
+) -> None:
+    save(folder / "pod.yaml", pod(**limits))
+    config = save(folder / "config.yaml", {"vendors": {"nvidia": {"migStrategy": "mixed"}}})
+
+    answer = fit(folder, "--simulate", "a100-pcie-2-mig", "--config", str(config))
+
+    assert answer[0] == code
+    assert says in answer[1]
+
+
+PROFILES = {"1g.10gb": (9984, 1, range(7)), "3g.40gb": (40448, 4, (0, 4)), "7g.80gb": (81152, 8, (0,))}
+
+
+def cut_node() -> Any:
+    offered = [
+        {"name": name, "memoryMB": mib, "core": 1, "sliceCount": 1, "placements": [{"start": s, "size": z} for s in at]}
+        for name, (mib, z, at) in PROFILES.items()
+    ]
+    card = {"count": 7, "devmem": 81559, "devcore": 100, "type": "NVIDIA H100", "health": True, "mode": "mig"}
+    register = json.dumps([{**card, "id": f"G{n}", "index": n, "migProfiles": offered} for n in range(2)])
+    return {"kind": "Node", "metadata": {"name": "n", "annotations": {"hami.io/node-nvidia-register": register}}}
+
+
+def with_instance(name: str, card: str, start: int) -> Any:
+    place = {"containerIndex": 0, "deviceIndex": 0, "gpuUUID": card, "profile": "1g.10gb"}
+    notes = {
+        "hami.io/vgpu-node": "n",
+        "hami.io/vgpu-devices-allocated": f"{card},NVIDIA,9984,14:;",
+        "hami.io/vgpu-mig-allocations": json.dumps([{**place, "placement": {"start": start, "size": 1}}]),
+    }
+    return {**pod(name, notes, gpu=1), "status": {"phase": "Running"}}
+
+
+def test_an_explanation_shows_how_cut_cards_are_fragmented(folder: Path) -> None:
+    save(folder / "node.yaml", cut_node())
+    save(folder / "pods.yaml", *(with_instance(f"p{n}", "G0", start) for n, start in enumerate((0, 4))))
+    save(folder / "pod.yaml", pod(gpu=1, gpumem=39000))
+
+    status, said = fit(folder, "--explain")
+    first, second = json.loads(fit(folder, "--json")[1])["nodes"][0]["steps"][0]["devices"]
+
+    assert status == 0
+    assert "no: it has no free placement for an instance of this size, though 6 of 8 slices are free" in said
+    assert "7 x 1g.10gb, 2 x 3g.40gb, 1 x 7g.80gb" in said
+    assert (first["slices_free"], first["slices_total"]) == (6, 8)
+    assert first["places_left"] == {"1g.10gb": 5, "3g.40gb": 0, "7g.80gb": 0}
+    assert (second["verdict"], second["slices_free"]) == ("granted", 8)
+    save(folder / "node.yaml", node("gpu-1"))
+    save(folder / "pods.yaml", listed())
+    assert "PLACES LEFT" not in fit(folder, "--explain")[1]

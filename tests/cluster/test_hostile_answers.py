@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from hami_plugin.allocation.pods import PodTable
-from hami_plugin.cluster.client import connect
-from hami_plugin.cluster.replies import read
-from hami_plugin.cluster.wide import connect_wide
+from hami_plugin.cluster.client import connect, connect_wide
+from hami_plugin.cluster.requests import read
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.ports import PodFeed
 from hami_plugin.model.views import Feed, NodeView, PodView, QuotaView, node_view, pod_view, quota_view

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_plugin.cluster.informer import lines
-from hami_plugin.cluster.replies import retry_after
-from hami_plugin.cluster.requests import RETRY_AFTER_CAP, Gate, ListPace
+from hami_plugin.cluster.requests import RETRY_AFTER_CAP, Gate, ListPace, retry_after
 from hami_plugin.errors import ClusterError
 
 

@@ -5,17 +5,19 @@ import re
 
 import pytest
 
-from hami_plugin.cluster.client import connect
+from hami_plugin.cluster.client import connect, connect_wide
 from hami_plugin.cluster.informer import WatchTiming
-from hami_plugin.cluster.wide import connect_wide
+from hami_plugin.dra.slices import slice_view
 from hami_plugin.model.ports import Cluster, Subject
-from hami_plugin.model.views import Feed, pod_view
-from hami_plugin.scheduler.engine.pod_info import PodPatch
+from hami_plugin.model.views import Feed, PodPatch, pod_view
 from hami_plugin.scheduler.extender.ports import Cluster as Wide
 from hami_plugin.simulation.apiserver import SimulatedApiServer
-from tests.support.rights import DAEMON, SCHEDULER
+from tests.support.rights import DAEMON, DRIVERS, SCHEDULER
 
-PATH = re.compile(r"/api/v1(?:/namespaces/[^/]+)?/(?P<kind>nodes|pods|events|resourcequotas)(?:/[^/]+(?P<sub>/.*)?)?$")
+KINDS = "nodes|pods|events|resourcequotas|resourceslices|resourceclaims"
+PATH = re.compile(
+    rf"/(?:api|apis/resource\.k8s\.io)/v1(?:/namespaces/[^/]+)?/(?P<kind>{KINDS})(?:/[^/]+(?P<sub>/.*)?)?$"
+)
 VERBS = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
 
 
@@ -85,6 +87,23 @@ async def test_the_daemons_rights_are_the_calls_that_it_makes(tmp_path):
             await until(lambda: ("nodes", "list") in used(server))
             await ended(tasks)
         assert used(server) == granted(DAEMON)
+
+
+async def test_the_rights_of_drivers_are_the_calls_that_they_make(tmp_path):
+    document = {"metadata": {"name": "s"}, "spec": {"nodeName": "n1", "driver": "d"}}
+    async with SimulatedApiServer() as server:
+        server.create_claim({"metadata": {"name": "c", "namespace": "team"}, "spec": {}})
+        config = server.write_kubeconfig(tmp_path / "kubeconfig")
+        async with connect("n1", kubeconfig=config, timing=WatchTiming(), environ={}) as cluster:
+            task = asyncio.create_task(cluster.follow_slices(feed(), slice_view))
+            await cluster.get_claim("team", "c")
+            made = slice_view(await cluster.create_slice(document))
+            await cluster.update_slice({**document, "kind": "ResourceSlice"})
+            await cluster.delete_slice("s", uid=made.uid)
+            await until(watched(server, "resourceslices"))
+            await ended([task])
+        assert used(server) == granted(DRIVERS)
+        assert server.slices() == []
 
 
 async def test_the_schedulers_rights_are_the_calls_that_it_makes(tmp_path):

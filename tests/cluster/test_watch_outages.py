@@ -209,17 +209,24 @@ async def test_a_server_that_never_sends_bookmarks_is_listed_now_and_then_and_no
     assert 2 <= server.count(LIST_PODS) <= 1 + server.count(WATCH_PODS) // 2
 
 
-async def test_the_present_state_is_read_at_once_when_somebody_asks_and_not_too_often(pods, cluster, server):
-    await requested(server, WATCH_PODS)
-    server.stall_watches()
-    server.create_pod(manifest("a"))
+async def test_the_present_state_is_read_at_once_when_somebody_asks_and_not_too_often(server, timing, tmp_path):
+    kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
+    rare = dataclasses.replace(timing, list_every=3600.0)  # the first list, and one more
+    pods = Pods()
+    async with (
+        connect("n1", kubeconfig=kubeconfig, timing=rare, environ={}) as cluster,
+        running(cluster.follow_pods(pods.feed)),
+    ):
+        await requested(server, WATCH_PODS)
+        server.stall_watches()
+        server.create_pod(manifest("a"))
 
-    asked = [cluster.refresh_pods(), cluster.refresh_pods()]
-    await pods.until(lambda pods: pods.names == {"a"})
-    await requested(server, WATCH_PODS, 2)
-    asked.append(cluster.refresh_pods())
-    server.create_pod(manifest("b"))
-    await pods.until(lambda pods: pods.names == {"a", "b"})
+        asked = [cluster.refresh_pods(), cluster.refresh_pods()]
+        await pods.until(lambda pods: pods.names == {"a"})
+        await requested(server, WATCH_PODS, 2)
+        asked.append(cluster.refresh_pods())
+        server.create_pod(manifest("b"))
+        await pods.until(lambda pods: pods.names == {"a", "b"})
 
     assert asked == [True, True, False]
     assert [one.query.get("resourceVersion") for one in server.requests if one.path.endswith("/pods")][:3:2] == [

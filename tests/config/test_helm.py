@@ -123,8 +123,13 @@ def test_every_vendor_takes_the_names(vendor: str, tmp_path: Path) -> None:
     assert vendor not in shipped(tmp_path, {vendor: {"enabled": False, **any_number}}).vendors
 
 
-def test_a_mode_that_is_not_served_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r'vendors\.nvidia\.migStrategy: "mixed": cannot be set .* MIG instances are not offered'
-    ):
-        shipped(tmp_path, {"nvidia": {"migStrategy": "mixed"}})
+@pytest.mark.parametrize("strategy", ["none", "single", "mixed"])
+def test_each_way_of_serving_mig_instances_is_taken(strategy: str, tmp_path: Path) -> None:
+    nvidia: Any = shipped(tmp_path, {"nvidia": {"enabled": True, "migStrategy": strategy}}).vendors["nvidia"]
+
+    assert nvidia.mig_strategy == strategy
+
+
+def test_another_way_of_serving_mig_instances_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"vendors\.nvidia\.migStrategy: .*'none', 'single' or 'mixed'"):
+        shipped(tmp_path, {"nvidia": {"migStrategy": "double"}})

@@ -177,18 +177,18 @@ def test_a_vendor_whose_hardware_is_not_here_is_passed_over_unless_it_is_enabled
 
 
 def test_a_vendor_is_served_where_its_hardware_is_even_without_a_driver(tmp_path: Path) -> None:
-    simulator = vendor_of(load_machine("mi300x-8")).simulate(load_machine("mi300x-8"), tmp_path)  # type: ignore[misc]  # it can be
+    simulator = vendor_of(load_machine("mi300x-8")).simulate(load_machine("mi300x-8"), tmp_path)
     simulator.inject("driver-gone")
 
     (served,) = opened(plan({"amd": dict(simulator.settings())}), HostPaths())
 
-    with pytest.raises(DriverUnavailableError, match="8 AMD GPUs are on the PCI bus, and no driver has them"):
+    with pytest.raises(DriverUnavailableError, match="8 AMD GPUs are on the PCI bus, but no driver is bound to them"):
         served.driver.discover()
 
 
 def test_devices_without_names_of_their_own_are_named_after_the_node(tmp_path: Path) -> None:
     machine = load_machine("aws-inf2-xlarge")
-    simulator = vendor_of(machine).simulate(machine, tmp_path)  # type: ignore[misc]  # it can be
+    simulator = vendor_of(machine).simulate(machine, tmp_path)
 
     (served,) = opened(plan({"awsneuron": dict(simulator.settings())}), HostPaths())
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hami_plugin.demo.node import install_core
-from hami_plugin.demo.pods import part
+from hami_plugin.demo.steps import part
 from tests.support.rigs import rig
 
 PARTS = {

@@ -30,6 +30,7 @@ NO_GAPS = {
     "…: ….…: is not a known key and has no effect; …": "a slip of the pen",
     "…: is not a vendor here and has no effect; did you mean …?": "a slip of the pen",
     "environment: …: has no effect, in HAMi neither; set … in the device configuration": "nor in HAMi",
+    "Example: kubectl exec -n hami-system POD -- hami-plugin support-bundle --output - > bundle.tar.gz": "a name",
     "whole devices only: …": "followed by the vendor's words",
     "the node serves whole devices only, and a share is requested": "beside the node's own words",
     " and nothing limits containers to them": "of the demonstration",
@@ -38,6 +39,8 @@ NO_GAPS = {
     ),
     "parts are not limited": "followed by the vendor's words",
     "not served": "followed by what a vendor has done wrong",
+    "the card is in MIG mode, where it cannot be used whole; set migStrategy to mixed or single to serve its "
+    "instances, switch MIG off with nvidia-smi -mig 0, or leave the card out with filterDevices": "a setting mends it",
     "own socket not served": "a fault that is being mended",
     "not offered: …": "a device that is not well",
     "… not offered": "a device that is not well",

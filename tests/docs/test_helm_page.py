@@ -30,7 +30,7 @@ def described():
 
 
 def value(path):
-    found = yaml.safe_load(VALUES)
+    found = yaml.load(VALUES, yaml.CSafeLoader)
     for key in path:
         found = found[key]
     return found

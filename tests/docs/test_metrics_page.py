@@ -8,12 +8,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
+from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.node_status.usage import Pods, UsageReader
 from hami_plugin.scheduler.extender.metrics import Metrics as SchedulerMetrics
-from hami_plugin.telemetry.metrics import Condition, Devices, Metrics
+from hami_plugin.telemetry.metrics import Condition, Cut, Devices, HamiUsage, Metrics, Usage
 from tests.support.pages import generated
 
 PAGE = "docs/reference/metrics.md"
-PREFIX = "hami_plugin_"
+PREFIX = "hami_"
 
 
 def daemon() -> CollectorRegistry:
@@ -21,6 +23,11 @@ def daemon() -> CollectorRegistry:
     Metrics(registry, version="")
     registry.register(Condition(dict, lambda: 0.0))
     registry.register(Devices(tuple, lambda _held: None, lambda: True))
+    none = Pods(held=tuple, known=lambda: None)
+    reader = UsageReader([], none, host=HostFiles(paths=HostPaths()), interval=1.0)
+    registry.register(Usage(reader))
+    registry.register(Cut(()))
+    registry.register(HamiUsage(reader))
     return registry
 
 

@@ -11,8 +11,9 @@ import yaml
 
 from hami_plugin.sdk import load_vendor, vendor_names
 from hami_plugin.simulation.hardware import vendor_of
-from tests.support.machines import known, profiles
+from tests.support.machines import profiles
 from tests.support.pages import ROOT, generated
+from tests.support.rigs import known
 
 GOLDEN = ROOT / "tests/vendors/golden/machines"
 PAGE = "docs/reference/machines.md"

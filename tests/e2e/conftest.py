@@ -35,7 +35,7 @@ async def set_up():
     async with AsyncExitStack() as stack:
 
         async def build(profile: str = "dgx-h100", *, seed: int = 1, **configuration) -> SimulatedNode:
-            configuration = {**CONFIGURATION, "decisionWaitSeconds": 0.3, **configuration}
+            configuration = {**CONFIGURATION, "decisionWaitSeconds": 1.0, **configuration}
             return await stack.enter_async_context(simulated_node(profile, configuration=configuration, seed=seed))
 
         yield build

@@ -19,6 +19,11 @@ from hami_plugin.allocation.ledger import Journal, Ledger
 from hami_plugin.allocation.preparation import Preparation
 from hami_plugin.allocation.settlement import Settlement
 from hami_plugin.cluster.client import ApiServer
+from hami_plugin.daemon.app import Daemon
+from hami_plugin.daemon.serving import Serving
+from hami_plugin.daemon.takeover import Claim, Peer
+from hami_plugin.host.files import StateLock
+from hami_plugin.kubelet import endpoint
 
 POLL_S = 0.01
 
@@ -96,8 +101,37 @@ AFTER_THE_REPLY = {
     "lock released": lambda: after_waiting(settlement, "release_lock"),
 }
 
+
+def after_saying(word):
+    """Die when this message has been sent to the other side of a takeover."""
+    original = Peer.say
+
+    async def fatal(self, **message):
+        await original(self, **message)
+        if word in message and not message.get("refused"):
+            die()
+
+    Peer.say = fatal
+
+
+AS_SUCCESSOR = {
+    "has asked": lambda: after_saying("problems"),
+    "has the lock": lambda: after_awaited(Claim, "take"),
+    "has read the journal": lambda: after(Ledger, "load"),
+    "is registered": lambda: after_awaited(endpoint, "register"),
+    "has relieved the incumbent": lambda: after_saying("serving"),
+}
+AS_INCUMBENT = {
+    "passes calls on": lambda: after(Serving, "leave"),
+    "has ended its calls": lambda: after_awaited(Daemon, "_drained"),
+    "writes no more": lambda: after_awaited(Daemon, "_leave_state"),
+    "has released the lock": lambda: after(StateLock, "release"),
+    "has said so": lambda: after_saying("refused"),
+    "is relieved": lambda: after_awaited(Daemon, "end"),
+}
+
 if __name__ == "__main__":
     step = sys.argv.pop(1)
     ANSWERED = Path(sys.argv.pop(1))
-    {**BEFORE_THE_REPLY, **AFTER_THE_REPLY}[step]()
+    {**BEFORE_THE_REPLY, **AFTER_THE_REPLY, **AS_SUCCESSOR, **AS_INCUMBENT}[step]()
     cli.main()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from hami_plugin.demo.pods import container
+from hami_plugin.demo.steps import container
 from hami_plugin.sdk import Resources
 
 NAMESPACE = "demo"

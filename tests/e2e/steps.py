@@ -1,6 +1,9 @@
 """What most scenarios do: start the daemon, bring a pod up, take it away."""
 
 import asyncio
+import shutil
+import tempfile
+from pathlib import Path
 
 from hami_plugin.demo.node import GUARD_S, SimulatedNode
 from hami_plugin.errors import HamiError
@@ -52,6 +55,27 @@ async def probed(stage: SimulatedNode, status: int) -> str:
     return answer[1]
 
 
+def said(stage: SimulatedNode, *words: str) -> bool:
+    """Whether one line of the daemon's log has all these words."""
+    return any(all(word in line for word in words) for line in stage.log_lines())
+
+
+async def logged(stage: SimulatedNode, *words: str) -> None:
+    """Wait until the daemon's log says so: its lines are written by a thread of their own."""
+    await stage.until(lambda: said(stage, *words), f"a line with {' and '.join(words)}", WITHIN_S)
+
+
+async def reported(stage: SimulatedNode, reason: str, words: str = "") -> str:
+    """Wait for an Event of this reason with these words, which is written beside everything else: its message."""
+
+    def found() -> list[str]:
+        told = [event["message"] for event in stage.api.events() if event["reason"] == reason]
+        return [message for message in told if words in message]
+
+    await stage.until(lambda: bool(found()), f"the Event {reason}", WITHIN_S)
+    return found()[0]
+
+
 async def bring_up(stage: SimulatedNode, manifest) -> PodView:
     """Schedule, admit and start a pod. Each container must have received its own share, and the pod be recorded."""
     await stage.until(lambda: not annotation(stage, keys.NODE_LOCK), "the node lock's release", WITHIN_S)
@@ -65,7 +89,8 @@ async def confirm(stage: SimulatedNode, pod: PodView) -> None:
     """Start the containers of an admitted pod, check what each received, and wait until the pod is recorded."""
     for container in pod.containers:
         response = await stage.kubelet.start_container(pod.uid, container.name)
-        assert not difference(stage, pod, container, response.edits)
+        wrong = difference(stage, pod, container, response.edits)
+        assert not wrong, wrong
     stage.api.set_phase(pod.namespace, pod.name, "Running")
     await stage.until(lambda: recorded(stage, pod), f"the record of {pod.key}", WITHIN_S)
 
@@ -103,3 +128,9 @@ async def sound(stage: SimulatedNode, within: float = WITHIN_S) -> None:
 def fresh(stage: SimulatedNode, pod: PodView) -> PodView:
     """The pod as the API server has it now."""
     return pod_view(stage.api.pod(pod.namespace, pod.name))
+
+
+def removed(directory: Path) -> None:
+    """Take a directory away in one step: a daemon that writes into it meanwhile keeps ``rmtree`` from ending."""
+    away = directory.rename(tempfile.mkdtemp(prefix=f"{directory.name}-", dir=directory.parent))
+    shutil.rmtree(away, ignore_errors=True)

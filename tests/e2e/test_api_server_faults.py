@@ -8,7 +8,7 @@ import pytest
 from hami_plugin.demo.node import NODE
 from hami_plugin.protocol import keys
 from tests.e2e.manifests import small
-from tests.e2e.steps import bring_up, fail, refusal, sound, take_down
+from tests.e2e.steps import WITHIN_S, bring_up, fail, refusal, sound, take_down
 from tests.e2e.truth import annotation, difference, recorded
 from tests.support.scale import spread
 
@@ -79,7 +79,7 @@ async def heal(stage):
 
 @pytest.mark.scenario("P1", "P2", "P3", "P4", "P5", "P6")
 @pytest.mark.parametrize(
-    "fault", spread([refuse, hang, slow, broken, throttled, in_conflict], part=4), ids=lambda fault: fault.__name__
+    "fault", spread([refuse, hang, slow, broken, throttled, in_conflict], part=6), ids=lambda fault: fault.__name__
 )
 async def test_pods_that_are_known_start_without_the_api_server_while_it_is(fault, running):
     stage = await running()
@@ -94,7 +94,7 @@ async def test_pods_that_are_known_start_without_the_api_server_while_it_is(faul
 
     if fault in NEVER_ANSWERED:
         assert ended == [[]] * PODS
-    await stage.until(lambda: all(recorded(stage, pod) for pod in pods), "the record of all pods", 20)
+    await stage.until(lambda: all(recorded(stage, pod) for pod in pods), "the record of all pods", WITHIN_S)
     await sound(stage)
 
 
@@ -110,7 +110,7 @@ async def test_a_pod_that_is_not_known_is_refused_in_time_with_the_reason(runnin
 
     assert "no pod on this node waits for devices" in words
     await bring_up(stage, small("later", stage.family.resources))
-    await stage.until(lambda: any(e["reason"] == "NoPendingPod" for e in stage.api.events()), "the Event", 20)
+    await stage.until(lambda: any(e["reason"] == "NoPendingPod" for e in stage.api.events()), "the Event", WITHIN_S)
 
 
 @pytest.mark.full
@@ -179,4 +179,4 @@ async def test_a_lock_whose_owner_is_gone_is_released(running):
     take_down(stage, pod)
 
     assert annotation(stage, keys.NODE_LOCK)
-    await stage.until(lambda: not annotation(stage, keys.NODE_LOCK), "the lock's release", 15)
+    await stage.until(lambda: not annotation(stage, keys.NODE_LOCK), "the lock's release", WITHIN_S)

@@ -10,6 +10,7 @@ from hami_plugin.demo.node import NODE, SimulatedNode
 from hami_plugin.model.views import NodeView, pod_view
 from hami_plugin.protocol import keys
 from tests.e2e.manifests import manifest
+from tests.e2e.steps import WITHIN_S
 from tests.support.rigs import decision
 
 MLU, CORES, MEMORY = "cambricon.com/vmlu", "cambricon.com/mlu.smlu.vcore", "cambricon.com/mlu.smlu.vmemory"
@@ -21,7 +22,7 @@ CAPACITY = {MLU: 800, CORES: 800, MEMORY: 8 * 384}
 async def test_a_share_is_handed_out_once_all_three_are_and_the_node_is_free_again(set_up: Any) -> None:
     stage: SimulatedNode = await set_up("cambricon-mlu590-8", vendors={"cambricon": {"unlimitedShares": True}})
     await stage.start_daemon()
-    await stage.until(lambda: {one: stage.kubelet.capacity(one) for one in CAPACITY} == CAPACITY, "the offer", 20)
+    await stage.until(lambda: {one: stage.kubelet.capacity(one) for one in CAPACITY} == CAPACITY, "the offer", WITHIN_S)
     node = NodeView(name=NODE, capacity={name: str(count) for name, count in CAPACITY.items()})
     limits = {MLU: "1", CORES: "10", MEMORY: "20"}
     made = pod_view(stage.api.create_pod(manifest("share", [{"name": "main", "resources": {"limits": limits}}])))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
-from hami_plugin.demo import play, play_everywhere
+from hami_plugin.demo.play import play, play_everywhere
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine, machine_names
 
@@ -61,3 +62,16 @@ async def test_machines_of_several_vendors_make_one_node_and_differences_are_sai
         True,
         False,
     ]
+
+
+@pytest.mark.full
+async def test_a_shared_pod_of_a_card_that_is_cut_shows_the_partition_that_limits_it(capsys: Any) -> None:
+    held = await play("cambricon-mlu370x8-4-smlu", as_json=True)
+
+    out = capsys.readouterr().out
+    steps = {step["step"]: step["facts"] for step in json.loads(out[out.index("{\n") :])["steps"]}
+    shared = steps["A shared pod"]
+    assert held
+    assert re.fullmatch(r"30%\.3072mib MLU-[0-9a-f-]{36}", shared["partition"])
+    assert "/dev/cambricon-caps/cap_dev3_mi1" in shared["containers"]["main"]["devices"]
+    assert "not shown" not in shared

@@ -17,7 +17,9 @@ from xml.etree import ElementTree as ET
 
 import aiohttp
 import pytest
+from click.testing import CliRunner
 
+from hami_plugin.cli import main
 from hami_plugin.demo.node import NODE
 from hami_plugin.demo.steps import STEPS
 from tests.support.terminal import ROOT, environment, on_terminal, piped
@@ -136,7 +138,7 @@ def test_on_a_terminal_the_lost_device_is_red_and_heals():
     assert max(len(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)) for text in printed.splitlines()) <= 100
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)])
 async def test_a_signal_ends_the_demonstration_and_its_daemon(folder: Path, number: int):
     async with demo(folder, "--profile", PROFILE) as process:
         await line(process, "✓ Register")
@@ -151,6 +153,7 @@ async def test_a_signal_ends_the_demonstration_and_its_daemon(folder: Path, numb
         assert not os.listdir(folder), "the working directory is cleared away"  # noqa: PTH208
 
 
+@pytest.mark.full
 async def test_a_signal_ends_the_demonstrations_of_all_machines(folder: Path):
     async with demo(folder, "--all") as process:
         await line(process, "profile")
@@ -200,8 +203,8 @@ def server_of(kubeconfig: str) -> str:
     ("profile", "nearest"), [("dgx-h10", "dgx-h100"), ("DGX-H100", "dgx-h100"), ("mlu", "cambricon-mlu590-8")]
 )
 def test_a_wrong_profile_suggests_the_nearest(profile: str, nearest: str):
-    done = piped("demo", "--profile", profile)
+    done = CliRunner().invoke(main, ["demo", "--profile", profile])
 
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert f"no machine profile is named '{profile}'; did you mean " in done.stderr
     assert nearest in done.stderr.partition("did you mean ")[2].partition("?")[0].split(", ")

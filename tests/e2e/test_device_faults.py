@@ -8,8 +8,8 @@ import pytest
 import vendors.nvidia
 from hami_plugin.model.device import physical_id
 from tests.e2e.manifests import asking, manifest, small
-from tests.e2e.steps import WITHIN_S, bring_up, offered, sound, take_down
-from vendors.nvidia.simulation.symbols import ALIASES, SYMBOLS
+from tests.e2e.steps import WITHIN_S, bring_up, logged, offered, probed, sound, take_down
+from vendors.nvidia.simulation.faults import ALIASES, SYMBOLS
 
 RARELY_S = 600
 """Between two looks at devices that are well: what is noticed earlier is noticed by an event."""
@@ -25,6 +25,7 @@ OF_LINKS = {
 }
 OF_INSTANCES = {
     "nvmlDeviceGetComputeInstanceId",
+    "nvmlDeviceGetGpuInstanceById",
     "nvmlDeviceGetGpuInstanceId",
     "nvmlDeviceGetMigDeviceHandleByIndex",
 }
@@ -36,8 +37,9 @@ set only where it is configured.
 
 
 def calls_of_the_driver():
-    """The NVML calls that name a device, as the vendor's sources spell them."""
-    text = "".join(path.read_text() for path in Path(vendors.nvidia.__path__[0]).glob("*.py"))
+    """The NVML calls that name a device, as the vendor's sources spell them. Those of ``mig`` make instances."""
+    files = [path for path in Path(vendors.nvidia.__path__[0]).glob("*.py") if path.name != "mig.py"]
+    text = "".join(path.read_text() for path in files)
     names = {ALIASES.get(name, name) for name in re.findall(r"nvml(?:Device|EventSet)\w+", text)}
     return sorted(name for name in names & SYMBOLS if name.startswith("nvmlDevice") and "Count" not in name)
 
@@ -94,7 +96,7 @@ async def test_an_xid_reaches_the_kubelet_and_the_annotation_before_the_next_loo
         lambda: stage.kubelet.allocatable(stage.resource) == before - replicas, "the loss at the kubelet", WITHIN_S
     )
     await stage.until(lambda: victim not in healthy(stage) and healthy(stage), "the loss in the annotation", WITHIN_S)
-    assert any("79" in event["message"] for event in stage.api.events())
+    await stage.until(lambda: any("79" in event["message"] for event in stage.api.events()), "the Event", WITHIN_S)
 
 
 @pytest.mark.scenario("D2")
@@ -110,7 +112,7 @@ async def test_a_driver_that_goes_and_comes_back_is_opened_again_without_a_resta
 
     assert "NoDriver" in driver
     assert (await stage.get("/healthz"))[0] == 200
-    assert any('"driver opened"' in line and "575.57.08" in line for line in stage.log_lines())
+    await logged(stage, '"driver opened"', "575.57.08")
     take_down(stage, kept)
     await bring_up(stage, small("later", stage.family.resources))
     await sound(stage)
@@ -122,9 +124,7 @@ async def test_a_daemon_without_a_driver_idles_and_starts_to_serve_when_one_arri
     stage = await set_up()
     stage.hardware.simulator.inject("driver-gone")
     await stage.start_daemon()
-    await stage.until(
-        lambda: any("driver unavailable" in line for line in stage.log_lines()), "the first look", WITHIN_S
-    )
+    await logged(stage, "driver unavailable")
 
     assert (await stage.get("/healthz"))[0] == 200
     assert (await stage.get("/readyz"))[0] == 503
@@ -132,7 +132,7 @@ async def test_a_daemon_without_a_driver_idles_and_starts_to_serve_when_one_arri
     stage.hardware.simulator.inject("driver-back")
 
     await offered(stage)
-    assert (await stage.get("/readyz"))[0] == 200
+    await probed(stage, 200)
 
 
 @pytest.mark.full
@@ -161,6 +161,5 @@ async def test_a_card_whose_memory_nobody_knows_is_kept_back_with_the_remedy_and
 
     await bring_up(stage, small("beside", stage.family.resources))
 
-    told = [line for line in stage.log_lines() if silent in line and "MemoryUnknown" in line]
-    assert "preConfiguredDeviceMemory" in told[0]
+    await logged(stage, silent, "MemoryUnknown", "preConfiguredDeviceMemory")
     assert (await stage.get("/healthz"))[0] == 200

@@ -11,7 +11,7 @@ import pytest
 
 from hami_plugin.demo.node import NODE
 from tests.e2e.manifests import manifest, small
-from tests.e2e.steps import bring_up, offered, sound, start
+from tests.e2e.steps import WITHIN_S, bring_up, logged, offered, probed, sound, start
 from tests.e2e.truth import annotation
 from tests.support.scale import spread
 
@@ -124,8 +124,8 @@ async def test_with_64_descriptors_pods_start_and_nothing_spins(set_up, tell):
     await other.wait()
 
     assert descriptors(stage) <= 64
-    await stage.until(lambda: descriptors(stage) < 60, "some descriptors", 30)
-    assert (await stage.get("/readyz"))[0] == 200
+    await stage.until(lambda: descriptors(stage) < 60, "some descriptors", WITHIN_S)
+    await probed(stage, 200)
 
 
 def deep(levels):
@@ -153,7 +153,8 @@ async def test_a_pod_with_a_tree_in_its_managed_fields_stops_nobody(set_up, leve
     await sound(stage)
     _status, metrics = await stage.get("/metrics")
     assert 'hami_plugin_api_objects_unreadable_total{kind="pods"}' in metrics
-    named = [line for line in map(json.loads, stage.log_lines()) if line["event"] == "an object cannot be read"]
+    await logged(stage, "an object cannot be read")
+    named = [json.loads(line) for line in stage.log_lines() if "an object cannot be read" in line]
     assert [line["object"] for line in named] == ["demo/odd"]
 
 

@@ -52,7 +52,6 @@ async def other_pods_are_served(stage):
     await stage.until(
         lambda: not annotation(stage, keys.NODE_LOCK),
         "the lock's release",
-        20,
     )
     for name in ("next", "last"):
         take_down(stage, await bring_up(stage, small(name, stage.family.resources)))

@@ -16,6 +16,7 @@ from hami_plugin.scheduler.engine.devices import Context, idle
 from hami_plugin.scheduler.engine.fit import Granted, fit
 from hami_plugin.scheduler.engine.requests import Demand
 from tests.e2e.manifests import manifest
+from tests.e2e.steps import WITHIN_S
 
 XPU = "kunlunxin.com/xpu"
 VGPU, MEMORY, CORES = "mthreads.com/vgpu", "mthreads.com/sgpu-memory", "mthreads.com/sgpu-core"
@@ -26,7 +27,7 @@ async def offered(stage: SimulatedNode, counts: Mapping[str, int]) -> None:
     def there() -> bool:
         return all(stage.kubelet.allocatable(name) == count for name, count in counts.items())
 
-    await stage.until(there, f"the offer of {counts}", 20)
+    await stage.until(there, f"the offer of {counts}", WITHIN_S)
 
 
 def node(stage: SimulatedNode, *resources: str) -> NodeView:
@@ -65,7 +66,7 @@ async def run(stage: SimulatedNode, view: NodeView, limits: Mapping[str, int]) -
 
 
 async def readiness(stage: SimulatedNode, *, ready: bool) -> str:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WITHIN_S):
         while (said := await stage.readiness())["ready"] is not ready:  # noqa: ASYNC110  # another process
             await asyncio.sleep(0.05)
     return str(said)

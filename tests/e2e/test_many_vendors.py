@@ -12,7 +12,7 @@ import pytest
 
 from hami_plugin.demo.node import NODE, SimulatedNode
 from hami_plugin.model.views import NodeView
-from tests.e2e.steps import take_down
+from tests.e2e.steps import WITHIN_S, take_down
 from tests.e2e.test_neighbours import GUARD_S, child, component
 from tests.e2e.test_other_vendors import node, run
 
@@ -31,11 +31,11 @@ async def three(set_up: Any) -> dict[str, SimulatedNode]:
 
 
 async def offered(stage: SimulatedNode) -> None:
-    await stage.until(lambda: stage.kubelet.allocatable(stage.resource) > 0, f"the offer of {stage.resource}", 20)
+    await stage.until(lambda: stage.kubelet.allocatable(stage.resource) > 0, f"the offer of {stage.resource}", WITHIN_S)
 
 
 async def until_driver(stage: SimulatedNode, vendor: str, *, well: bool) -> str:
-    end = time.monotonic() + 20
+    end = time.monotonic() + WITHIN_S
     while bool(said := await component(stage, f"driver {vendor}")) is well:
         assert time.monotonic() < end, said
     return str(said)
@@ -62,7 +62,7 @@ async def test_each_vendor_has_its_socket_its_annotations_and_its_pods(three: di
         return set(three["nvidia"].api.node(NODE)["metadata"].get("annotations", {}))
 
     assert {stage.resource for stage in three.values()} <= registered
-    await three["nvidia"].until(lambda: registers <= annotations(), "the registers", 10)
+    await three["nvidia"].until(lambda: registers <= annotations(), "the registers", WITHIN_S)
     for vendor, stage in three.items():
         pod, answer = await run(stage, f"on-{vendor}", view(stage), **{stage.resource: 1})
         assert answer.edits.env, pod.key
@@ -87,7 +87,7 @@ async def test_a_driver_that_goes_away_takes_nobody_along(three: dict[str, Simul
     assert gone.kubelet.allocatable(gone.resource) == 0
     gone.hardware.simulator.inject("driver-back")
     await until_driver(gone, victim, well=True)
-    await gone.until(lambda: gone.kubelet.allocatable(gone.resource) > 0, "the return", 30)
+    await gone.until(lambda: gone.kubelet.allocatable(gone.resource) > 0, "the return", WITHIN_S)
 
 
 @pytest.mark.full
@@ -102,4 +102,4 @@ async def test_a_driver_whose_process_is_killed_takes_nobody_along(three: dict[s
     assert "DriverCrashed" in said
     assert "SIGKILL" in said
     await until_driver(gone, "ascend", well=True)
-    await gone.until(lambda: gone.kubelet.allocatable(gone.resource) > 0, "the return", 30)
+    await gone.until(lambda: gone.kubelet.allocatable(gone.resource) > 0, "the return", WITHIN_S)

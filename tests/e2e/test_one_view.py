@@ -15,7 +15,7 @@ import yaml
 
 from hami_plugin.demo.node import SimulatedNode
 from hami_plugin.model.views import NodeView, PodView
-from tests.e2e.steps import take_down
+from tests.e2e.steps import WITHIN_S, take_down
 from tests.e2e.test_other_vendors import node, run
 from tests.support.pages import generated
 from tests.support.promql import exported, quotient, series, unknown
@@ -31,12 +31,12 @@ OF_PROMETHEUS = {"up": frozenset[str]()}
 @pytest.fixture
 async def mixed(set_up: Any) -> dict[str, SimulatedNode]:
     """A daemon that serves three vendors, and the stage of each by the vendor's name."""
-    stage = await set_up(",".join(PROFILES))
+    stage = await set_up(",".join(PROFILES), usageSeconds=0)
     stages = {each.hardware.vendor.name: each for each in stage.each()}
     await stage.start_daemon()
     for each in stages.values():
         each.daemon = stage.daemon
-        await each.until(partial(offered, each), f"the offer of {each.resource}", 20)
+        await each.until(partial(offered, each), f"the offer of {each.resource}", WITHIN_S)
     return stages
 
 
@@ -47,6 +47,19 @@ def view(stage: SimulatedNode) -> NodeView:
 def offered(stage: SimulatedNode) -> bool:
     """Whether the kubelet has the vendor's devices, and a scheduler can read from the node which ones."""
     return stage.kubelet.allocatable(stage.resource) > 0 and bool(stage.family.rules.node_devices(view(stage)))
+
+
+OF_USAGE = {
+    *("hami_plugin_usage_age_seconds", "hami_plugin_container_usage_info", "hami_plugin_container_usage_rejected"),
+    *("hami_plugin_container_memory_used_bytes", "hami_plugin_container_utilization_ratio"),
+    *("hami_plugin_container_limits_changed", "hami_plugin_container_last_kernel_timestamp_seconds"),
+}
+"""Of containers whose usage is read; tests/e2e/test_usage.py shows these."""
+OF_PARTITIONS = {
+    *("hami_plugin_partitions", "hami_plugin_partition_placeable", "hami_plugin_partition_placeable_ratio"),
+}
+"""Of cards that are cut for containers; tests/e2e/test_dynamic_mig.py shows these."""
+ELSEWHERE = OF_USAGE | OF_PARTITIONS
 
 
 async def share(stage: SimulatedNode, name: str, **limits: int) -> PodView:
@@ -134,7 +147,9 @@ async def test_whatever_is_drawn_alerted_on_and_documented_is_exported(mixed: di
     of_devices = {name for name in ours if name.startswith(("hami_plugin_device_", "hami_plugin_container_"))}
     counters = {name for name in of_devices if name.endswith(("_total", "_created"))}
     assert {name for name in of_devices - counters if not any(name in query for query in drawn)} == set()
-    assert documented() == {
+    told = documented()
+    assert told.keys() >= ELSEWHERE
+    assert {name: labels for name, labels in told.items() if name not in ELSEWHERE} == {
         re.sub(r"_(bucket|sum|count)$", "", name): labels - {"le"}
         for name, labels in ours.items()
         if not name.endswith("_created")
@@ -148,7 +163,7 @@ def panels() -> Iterator[tuple[str, str, str]]:
         for target in panel.get("targets", ()):
             yield f"{panel['title']} {target['refId']}", target["expr"], target["legendFormat"]
     for variable in board["templating"]["list"]:
-        for metric, label in re.findall(r"label_values\((\w+), (\w+)\)", str(variable.get("definition", ""))):
+        for metric, label in re.findall(r"label_values\((\w+)[^,]*, (\w+)\)", str(variable.get("definition", ""))):
             yield variable["name"], f"sum by ({label}) ({metric})", ""
 
 
@@ -162,9 +177,10 @@ def shown(query: str, legend: str, there: Mapping[str, frozenset[str]]) -> bool:
 
 
 def rules() -> Iterator[str]:
-    """The queries of the alerts, and those in their words."""
+    """The queries of the daemon's alerts, and those in their words."""
     document = yaml.safe_load((ROOT / "deploy/prometheus/rules.yaml").read_text(encoding="utf-8"))
-    for rule in (rule for group in document["groups"] for rule in group["rules"]):
+    (daemon,) = (group for group in document["groups"] if group["name"] == "hami-plugin")
+    for rule in daemon["rules"]:
         yield rule["expr"]
         yield from re.findall(r'"(hami_plugin_[^"]*)"', " ".join(rule["annotations"].values()))
 

@@ -12,6 +12,7 @@ from hami_plugin.model.delivery import Answer
 from hami_plugin.model.views import NodeView, PodView, pod_view
 from hami_plugin.protocol import keys
 from tests.e2e.manifests import manifest
+from tests.e2e.steps import WITHIN_S
 from tests.support.rigs import decision
 
 NEURON, CORE, GPU = "aws.amazon.com/neuron", "aws.amazon.com/neuroncore", "amd.com/gpu"
@@ -38,11 +39,11 @@ async def allocatable(stage: SimulatedNode, counts: dict[str, int]) -> None:
     def offered() -> bool:
         return all(stage.kubelet.allocatable(name) == count for name, count in counts.items())
 
-    await stage.until(offered, f"the offer of {counts}", 20)
+    await stage.until(offered, f"the offer of {counts}", WITHIN_S)
 
 
 async def ready(stage: SimulatedNode) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WITHIN_S):
         while not (await stage.readiness())["ready"]:  # noqa: ASYNC110  # the daemon is another process
             await asyncio.sleep(0.02)
 

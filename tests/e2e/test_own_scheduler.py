@@ -11,6 +11,7 @@ from hami_plugin.protocol import keys
 from hami_plugin.protocol.lock import parse_lock
 from hami_plugin.simulation.apiserver import RESOURCES, Filter
 from tests.e2e.manifests import asking, manifest
+from tests.e2e.steps import WITHIN_S
 from tests.e2e.truth import annotation
 from tests.support.scheduling import annotations, reasons, schedule, serving, until
 
@@ -54,9 +55,9 @@ async def test_a_burst_of_fifty_pods_is_served_and_each_container_has_its_own_li
         began = time.monotonic()
         pods = [stage.api.create_pod(pod(n, stage.family.resources)) for n in range(50)]
         nodes = await asyncio.gather(*(schedule(stage.api, service, one) for one in pods))
-        await until(lambda: len(received) == 50, within=20)
+        await until(lambda: len(received) == 50, within=WITHIN_S)
         tell(f"50 pods are decided, bound and started after {time.monotonic() - began:.2f} s")
-        await until(lambda: all(phase(one) == keys.PHASE_SUCCESS for one in stage.api.pods()), within=20)
+        await until(lambda: all(phase(one) == keys.PHASE_SUCCESS for one in stage.api.pods()), within=WITHIN_S)
         await until(lambda: not annotation(stage, keys.NODE_LOCK))
         for work in works:
             assert not work.done(), work
@@ -96,12 +97,16 @@ async def test_a_pod_that_waits_is_decided_on_once_a_card_heals(running, tmp_pat
     everything = len(stage.devices)
     async with serving(stage.api, tmp_path, families=[stage.family]) as service:
         await until(lambda: service.cache.nodes.node_infos)
+
+        def ailing():
+            return not all(one.info.health for one in service.cache.nodes.node_infos[NODE].states)
+
         stage.hardware.simulator.inject("lost", 0)
-        await until(lambda: not all(one.info.health for one in service.cache.nodes.node_infos[NODE].states), within=20)
+        await until(ailing, within=WITHIN_S)
         waits = stage.api.create_pod(manifest("waits", [asking("main", names, count=everything)]))
         assert await schedule(stage.api, service, waits) == ""
         await until(lambda: "FilteringFailed" in reasons(stage.api, "waits"))
 
         stage.hardware.simulator.inject("back", 0)
-        await until(lambda: all(one.info.health for one in service.cache.nodes.node_infos[NODE].states), within=30)
+        await until(lambda: not ailing(), within=WITHIN_S)
         assert await schedule(stage.api, service, waits) == NODE

@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from hami_plugin.demo.node import LAUNCHER, environment
 from hami_plugin.errors import HamiError
 from hami_plugin.model.device import physical_id
+from hami_plugin.simulation.scheduler import SimulatedScheduler
 from tests.e2e.manifests import asking, manifest, small
 from tests.e2e.steps import bring_up, confirm, offered, sound, start, take_down
 from tests.e2e.truth import journal
@@ -30,10 +32,15 @@ def configure(stage, **settings) -> None:
 
 
 def everything(stage) -> set[str]:
-    """The files and sockets of the node's directories, but for the log and the simulated hardware's own."""
+    """The files and sockets of the node's directories, but for the log and the simulated hardware's own.
+
+    A daemon's sockets have its generation in their names.
+    """
     folders = ("state", "device-plugins", "hook", "cdi", "pod-resources")
     return {
-        str(path.relative_to(stage.directory)) for folder in folders for path in (stage.directory / folder).rglob("*")
+        re.sub(r"\.\d+\.sock$", ".sock", str(path.relative_to(stage.directory)))
+        for folder in folders
+        for path in (stage.directory / folder).rglob("*")
     }
 
 
@@ -110,3 +117,37 @@ async def test_a_log_that_nobody_reads_holds_up_no_pod(set_up):
         launched.kill()
         await launched.wait()
         os.close(reader)
+
+
+@pytest.mark.full
+async def test_a_node_with_another_name_has_nothing_of_its_former_pods_and_serves_all(running):
+    stage = await running()
+    names, memory = stage.family.resources, stage.hardware.machine.devices[0].memory
+    before = await bring_up(stage, manifest("before", [asking("main", names, count=8, memory=memory)]))
+    await sound(stage)
+
+    await stage.stop_daemon(kill=True)
+    stage.kubelet.remove(before.uid)  # one with another name ends what it does not know
+    stage.api.create_node("renamed")
+    stage.options = {**stage.options, "--node-name": "renamed"}
+    counted = {names.count: 10 * len(stage.hardware.machine.devices)}
+    stage.scheduler = SimulatedScheduler(stage.api, "renamed", [stage.family], lambda: counted)
+    await start(stage)
+    await bring_up(stage, manifest("after", [asking("main", names, count=8, memory=memory)]))
+
+    assert {share.pod for share in journal(stage)} == {"after"}
+
+
+async def test_a_node_object_that_was_deleted_and_made_anew_is_registered_at_once(running):
+    stage = await running()
+    names, memory = stage.family.resources, stage.hardware.machine.devices[0].memory
+    await bring_up(stage, small("stays", names, memory=memory - 500))
+    registered = stage.registered()
+
+    stage.api.delete_node(stage.node)
+    stage.api.create_node(stage.node)
+
+    await stage.until(lambda: stage.registered() == registered, "the register")
+    await bring_up(stage, small("later", names, memory=memory - 500))
+    assert {share.pod for share in journal(stage)} == {"stays", "later"}
+    await sound(stage)

@@ -1,7 +1,7 @@
 """Somebody removes, spoils or blocks the daemon's own files while it runs, and it is killed."""
 
 import asyncio
-import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from hami_plugin.model.views import pod_view
 from hami_plugin.protocol import keys
 from hami_plugin.simulation.kubelet import AdmissionError
 from tests.e2e.manifests import small
-from tests.e2e.steps import bring_up, fresh, sound, start, take_down
+from tests.e2e.steps import WITHIN_S, bring_up, fresh, removed, sound, start, take_down
 from tests.e2e.truth import journal
 from tests.support.scale import spread
 
@@ -47,12 +47,12 @@ async def test_a_state_directory_that_is_removed_gives_away_nothing_that_is_in_u
     memory = stage.hardware.machine.devices[0].memory
     kept = await bring_up(stage, small("kept", stage.family.resources, memory=memory - 500))
     if "runs" in when:
-        shutil.rmtree(state_of(stage))
+        removed(state_of(stage))
         await bring_up(stage, small("later", stage.family.resources))
         assert {held.pod for held in journal(stage)} == {"kept", "later"}  # written anew with the next share
     await stage.stop_daemon(kill=True)
     if "killed" in when:
-        shutil.rmtree(state_of(stage))
+        removed(state_of(stage))
 
     await start(stage)
     await a_forged_pod_gets_nothing_of(stage, kept)
@@ -85,12 +85,20 @@ async def test_files_that_nobody_can_read_do_not_keep_the_daemon_from_starting(r
     await bring_up(stage, small("more", stage.family.resources))
 
 
+def put_in_the_way_of(directory):
+    """A file where the directory was. The daemon may make it anew in between."""
+    while True:
+        removed(directory)
+        with suppress(IsADirectoryError):
+            directory.write_text("in the way")
+            return
+
+
 @pytest.mark.full
 async def test_a_state_directory_that_cannot_be_made_again_is_told_until_it_can_and_nobody_is_served_meanwhile(running):
     stage = await running(decisionWaitSeconds=0.2)
     await bring_up(stage, small("kept", stage.family.resources))
-    shutil.rmtree(state_of(stage))
-    state_of(stage).write_text("in the way")
+    put_in_the_way_of(state_of(stage))
 
     await told(stage, "state", state_of(stage).name)
     pod = stage.scheduler.place(small("refused", stage.family.resources))
@@ -100,7 +108,7 @@ async def test_a_state_directory_that_cannot_be_made_again_is_told_until_it_can_
     state_of(stage).unlink()
 
     await told(stage, "state", "")
-    await stage.until(lambda: {held.pod for held in journal(stage)} == {"kept"}, "the journal", 20)
+    await stage.until(lambda: {held.pod for held in journal(stage)} == {"kept"}, "the journal", WITHIN_S)
     await bring_up(stage, small("more", stage.family.resources))
 
 
@@ -111,7 +119,7 @@ async def test_without_a_checkpoint_what_pods_hold_is_known_by_their_annotations
     memory = stage.hardware.machine.devices[0].memory
     kept = await bring_up(stage, small("kept", stage.family.resources, memory=memory - 500))
     await stage.stop_daemon(kill=True)
-    shutil.rmtree(state_of(stage))
+    removed(state_of(stage))
     checkpoint = stage.kubelet.directory / "kubelet_internal_checkpoint"
     text = checkpoint.read_bytes()
     checkpoint.write_bytes(text[: len(text) // 2])

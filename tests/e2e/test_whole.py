@@ -14,7 +14,6 @@ from hami_plugin.simulation.kubelet import AdmissionError, StartError
 from tests.e2e.manifests import asking, idle, manifest, small
 from tests.e2e.steps import WITHIN_S, bring_up, fresh, offered, probed, refusal, sound, start, take_down
 from tests.e2e.truth import annotation, journal
-from tests.support.scale import spread
 
 TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
 ALLOCATED = "hami.io/vgpu-devices-allocated"
@@ -96,18 +95,16 @@ async def test_every_share_stands_at_the_container_that_receives_it(running):
         assert received[name] == (uuid, memory), name
 
 
+@pytest.mark.full
 @pytest.mark.scenario("X1")
 @pytest.mark.parametrize(
     ("moved", "why"),
-    spread(
-        [
-            (lambda entries: sorted(entries, key=bool), "devices for container last"),  # to the end
-            (lambda entries: entries[::-1], "devices for container last"),
-            (lambda entries: [entries[1], entries[0], entries[2]], "1000 MiB"),  # the other one's, so that one has more
-        ],
-        part=3,
-    ),
-    ids=spread(["end", "reversed", "exchanged"], part=3),
+    [
+        (lambda entries: sorted(entries, key=bool), "devices for container last"),  # to the end
+        (lambda entries: entries[::-1], "devices for container last"),
+        (lambda entries: [entries[1], entries[0], entries[2]], "1000 MiB"),  # the other one's, so that one has more
+    ],
+    ids=["end", "reversed", "exchanged"],
 )
 async def test_shares_that_were_moved_to_other_containers_are_refused(running, moved, why):
     stage = await running()
@@ -128,7 +125,7 @@ async def test_probes_and_metrics_follow_the_daemons_life(running):
     words = await refusal(stage, pod_view(stage.api.bind("demo", "stranger", NODE)))
 
     assert (await stage.get("/healthz"))[0] == 200
-    assert (await stage.get("/readyz"))[0] == 200
+    await probed(stage, 200)
     _status, metrics = await stage.get("/metrics")
     assert f'hami_plugin_allocations_total{{outcome="ok",{resource}}} 1.0' in metrics
     assert f'hami_plugin_allocations_total{{outcome="NotScheduledByHAMi",{resource}}} 1.0' in metrics
@@ -230,6 +227,7 @@ async def test_a_decision_that_grants_more_than_was_asked_for_is_refused_and_tol
     await stage.until(lambda: not annotation(stage, keys.NODE_LOCK), "the lock's release")
 
 
+@pytest.mark.full
 async def test_a_pod_that_binds_itself_with_a_decision_of_its_own_gets_nothing_on_top_of_others(running):
     stage = await running(decisionWaitSeconds=0.2)
     memory = stage.hardware.machine.devices[0].memory
@@ -276,7 +274,7 @@ async def test_a_preload_file_that_names_another_library_than_the_mounted_one_st
     stage = await running()
     vgpu = stage.directory / "hook/vgpu"
     pod = await bring_up(stage, small("before", stage.family.resources))
-    assert (await stage.get("/readyz"))[0] == 200
+    await probed(stage, 200)
 
     (vgpu / "ld.so.preload").write_text("/usr/local/vgpu/libvgpu.so\n")
 
@@ -342,6 +340,7 @@ async def test_a_configured_compute_mode_is_set_on_every_card_or_the_card_says_w
     told = events()[0]["message"]
     assert "NoPermission" in told
     assert "CAP_SYS_ADMIN" in told
+    await stage.until(lambda: stage.kubelet.allocatable(stage.resource) == 3, "the kubelet's count", WITHIN_S)
     await bring_up(stage, small("alone", stage.family.resources))
 
     stage.hardware.simulator.inject("back", 2)

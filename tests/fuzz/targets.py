@@ -27,26 +27,25 @@ from cdi.names import Kind, QualifiedName
 from cdi.registry import SpecFile, registry
 from hami_plugin.allocation.allocator import question_of
 from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
-from hami_plugin.cli.fit import manifests
-from hami_plugin.cluster.replies import Call, decoded, refused, retry_after
+from hami_plugin.cli.fit import inquiry
+from hami_plugin.cluster.requests import Call, decoded, refused, retry_after
 from hami_plugin.config.load import load
 from hami_plugin.errors import ClusterError, ConfigError, DriverUnavailableError, HamiError, WireError
 from hami_plugin.host import runtimes
 from hami_plugin.host.bounded_yaml import read_yaml
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.inventory.health_file import HealthMemory
-from hami_plugin.kubelet.checkpoint import kept_in
-from hami_plugin.kubelet.podresources import holders_of
-from hami_plugin.kubelet.podresources.v1 import podresources_pb2 as resources
+from hami_plugin.kubelet.api import deviceplugin_pb2 as plugin
+from hami_plugin.kubelet.api import podresources_pb2 as resources
+from hami_plugin.kubelet.holders import holders_of, kept_in
 from hami_plugin.kubelet.servicer import allocate_response, answer_of, list_response, offers_of
-from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as plugin
 from hami_plugin.model import quantity
 from hami_plugin.model.views import NodeView, node_view, pod_view, quota_view
 from hami_plugin.protocol import decisions as pods
-from hami_plugin.protocol import handshake, lock, mig, register, scores
+from hami_plugin.protocol import handshake, lock, register, scores
 from hami_plugin.protocol.decisions import claims
+from hami_plugin.scheduler.engine.admission import Scheduling, review
 from hami_plugin.scheduler.extender.payloads import extender_args, readable
-from hami_plugin.scheduler.webhook.admission import Scheduling, review
 from hami_plugin.sdk import Driver, Family, load_vendor, pci, tools, vendor_names
 from hami_plugin.sdk.tools import ToolError, json_object
 from hami_plugin.simulation.hardware import vendor_of
@@ -58,7 +57,7 @@ from vendors.enflame import driver as enflame
 from vendors.hygon import driver as hygon
 from vendors.kunlun import driver as kunlun
 from vendors.metax import driver as metax
-from vendors.nvidia import host, host_files
+from vendors.nvidia import host, host_files, rules
 
 Feed = Callable[[bytes], None]
 SMI = Path("smi")
@@ -112,7 +111,7 @@ def decoding(
 
 
 def in_order(infos: Sequence[register.DeviceInfo]) -> tuple[register.DeviceInfo, ...]:
-    return tuple(register.in_order(infos))
+    return tuple(sorted(infos, key=lambda info: (info.index, info.id)))
 
 
 @cache
@@ -355,7 +354,7 @@ def profiles(data: bytes) -> None:
 @allowing(HamiError)
 def manifest(data: bytes) -> None:
     path = written(data, "pod.yaml")
-    for read in (manifests.nodes, manifests.pods, manifests.quotas, manifests.the_pod):
+    for read in (inquiry.read_nodes, inquiry.read_pods, inquiry.read_quotas, inquiry.the_pod):
         try:
             read(path)
         except HamiError:
@@ -392,7 +391,7 @@ TOOLS: Mapping[str, Feed] = {
     "awsneuron": tool(awsneuron.parsed),
     "biren": tool(partial(biren.parsed, SMI)),
     "cambricon": tool(cambricon.cards, cambricon.linked),
-    "enflame": tool(cards(enflame.rows), enflame.profiles, partial(enflame.partitions, index=0)),
+    "enflame": tool(cards(enflame.rows), enflame.profiles, enflame.instances),
     "gaudi": tool(
         lambda said: tools.parse_table(said, gaudi.COLUMNS, lambda row: gaudi.card(row, {"0000:4b:00.0": 0}))
     ),
@@ -463,7 +462,6 @@ def machine(profile: str, kind: str) -> Machine:
     root = folder() / profile
     described = load_machine(profile)
     vendor = vendor_of(described)
-    assert vendor.simulate
     assert vendor.open
     simulator = vendor.simulate(described, root)
     settings = vendor.settings.model_validate(simulator.settings())
@@ -485,7 +483,7 @@ TARGETS: Mapping[str, Feed] = {
     "annotation-handshake": wire_handshake,
     "annotation-legacy": decoding(register.decode_legacy, register.encode_legacy, in_order),
     "annotation-lock": wire_lock,
-    "annotation-mig": decoding(mig.decode_mig, mig.encode_mig),
+    "annotation-mig": decoding(rules.decode_mig, rules.encode_mig),
     "annotation-nodes": decoding(register.decode_json, register.encode_json, in_order),
     "annotation-pods": wire_pods,
     "annotation-registers": registers,

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from hami_plugin.errors import HamiError, WireError
 from hami_plugin.protocol.decisions import decode_devices, encode_devices
-from hami_plugin.protocol.mig import MigAllocation, decode_mig, encode_mig
 from hami_plugin.protocol.register import DeviceInfo, decode_json, decode_legacy, encode_json, encode_legacy
 from hami_plugin.scheduler.engine.devices import added, collapsed
 from hami_plugin.scheduler.engine.policy import Policy
@@ -17,6 +16,7 @@ from tests.hami import decisions, fits, values
 from tests.hami.catalog import Catalog, Known
 from tests.hami.decisions import sound_decision
 from tests.hami.parity import Json, Parity
+from vendors.nvidia.rules import MigAllocation, decode_mig, encode_mig
 
 
 def _or_error(answer: Callable[[Json], Json]) -> Callable[[Json], Json]:

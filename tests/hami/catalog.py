@@ -33,6 +33,7 @@ class Catalog:
             family.device_type: name for name, vendor in self._vendors.items() for family in _families(vendor, {})
         }
         self._found: dict[tuple[str, str], Family] = {}
+        self._sections: dict[tuple[str, str], Mapping[str, Any]] = {}
 
     @property
     def parities(self) -> tuple[Parity, ...]:
@@ -54,12 +55,18 @@ class Catalog:
             raise HamiError(f"no vendor here has a family {device_type!r}", hint=f"known: {', '.join(self._words)}")
         name = self._words[device_type]
         parity = self._parities[name]
-        settings = {**_section(question, name, self._vendors[name]), **parity.settings(question)}
+        settings = {**self._section(question.get("config") or "", name), **parity.settings(question)}
         key = (device_type, repr(sorted(settings.items(), key=lambda item: item[0])))
         if key not in self._found:
             families = _families(self._vendors[name], settings)
             self._found[key] = next(family for family in families if family.device_type == device_type)
         return Known(vendor=name, family=self._found[key], parity=parity)
+
+    def _section(self, config: str, name: str) -> Mapping[str, Any]:
+        """The vendor's section of a device-config.yaml: few are recorded, and many questions have each."""
+        if (config, name) not in self._sections:
+            self._sections[config, name] = _section(config, name, self._vendors[name])
+        return self._sections[config, name]
 
 
 def parity_of(vendor: str) -> Parity:
@@ -78,10 +85,10 @@ def _families(vendor: Vendor, settings: Json) -> tuple[Family, ...]:
     return vendor.families(vendor.settings.model_validate(settings, by_alias=True))
 
 
-def _section(question: Json, name: str, vendor: Vendor) -> Mapping[str, Any]:
-    """The vendor's section of the question's device-config.yaml, without keys that we do not read."""
+def _section(config: str, name: str, vendor: Vendor) -> Mapping[str, Any]:
+    """The vendor's section of a device-config.yaml, without keys that we do not read."""
     key = vendor.settings.hami_section or name
-    content = yaml.safe_load(question["config"]) if question.get("config") else {}
+    content = yaml.safe_load(config) if config else {}
     section = vendor.settings.keyed(content.get(key, {}))
     keys = {field.alias or own for own, field in vendor.settings.model_fields.items()}
     return {key: value for key, value in section.items() if key in keys} if isinstance(section, Mapping) else {}

@@ -169,7 +169,13 @@ def test_questions_are_explained_by_many_differences() -> None:
     assert len({reason for reason, _ in explained()}) >= 22
 
 
-@pytest.mark.parametrize("kind", ["fit", "request", "mutate", "score_node", "sort_devices", "pair_scores", DECISION])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("fit", "request", "mutate", "score_node", "sort_devices", "pair_scores", DECISION),
+        pytest.param("mig_select", marks=pytest.mark.full),
+    ],
+)
 def test_no_other_answer_is_explained(kind: str) -> None:
     tried = 0
     for (reason, of), cases in explained().items():

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hami_plugin.model.links import Link, Links, symmetric
+from hami_plugin.model.links import Link, Links, PairScores, symmetric
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo, MigProfile
+from hami_plugin.protocol.scores import decode_scores
 from hami_plugin.scheduler.engine.devices import DeviceState, Piece, Slice, Tenant
+from hami_plugin.scheduler.engine.node_info import WrittenLinks
 from tests.hami.parity import Json
 
 
@@ -73,12 +75,16 @@ def device(state: DeviceState) -> dict[str, Any]:
     }
 
 
-def scores(links: Links) -> list[dict[str, Any]]:
+def scores(links: PairScores) -> list[dict[str, Any]]:
     """Links as the score annotation has them."""
     peers: dict[str, dict[str, int]] = {}
-    for (a, b), link in links.pairs.items():
-        peers.setdefault(a, {})[b] = link.score
-        peers.setdefault(b, {})[a] = link.score
+    known = set(links.pairs) if isinstance(links, Links) else set()
+    if isinstance(links, WrittenLinks):
+        known = {(min(a, b), max(a, b)) for a, row in decode_scores(links.text).items() for b in row if a != b}
+    for a, b in known:
+        (score,) = links.scores((a, b))
+        peers.setdefault(a, {})[b] = score
+        peers.setdefault(b, {})[a] = score
     return [{"uuid": uuid, "score": score} for uuid, score in sorted(peers.items())]
 
 

@@ -1,12 +1,13 @@
 """Does a vendor's call hold up the loop, or anybody for longer than it said?"""
 
 import asyncio
+import gc
 import sys
 import threading
 
 import pytest
 
-from hami_plugin.host.threads import BoundedCalls, StuckError, once
+from hami_plugin.host.threads import BoundedCalls, StuckError, WorkThread, once
 
 
 @pytest.fixture
@@ -97,9 +98,9 @@ async def test_the_loop_turns_while_calls_wait_for_each_other(calls, gate):
 
 
 async def test_a_call_has_its_time_from_its_turn_on_and_not_from_its_place_in_the_line():
-    calls, pause = BoundedCalls("test-calls", timeout=1.0), threading.Event()
+    calls, pause = BoundedCalls("test-calls", timeout=2.0), threading.Event()
 
-    done = await asyncio.gather(*(calls.ask(lambda: pause.wait(0.4)) for _ in range(4)))
+    done = await asyncio.gather(*(calls.ask(lambda: pause.wait(0.55)) for _ in range(4)))
 
     assert done == [False] * 4
     calls.close()
@@ -129,3 +130,15 @@ def test_before_there_is_a_loop_a_call_is_waited_for_as_long_as_it_may_take(gate
         once("test", gate.wait, timeout=0.01)
     with pytest.raises(RuntimeError, match="SystemExit: 3"):
         once("test", lambda: sys.exit(3), timeout=30.0)
+
+
+async def test_a_thread_ends_when_nobody_has_its_worker_any_more():
+    thread = WorkThread("dropped")
+    await thread.call(lambda: None, 60.0)
+    (running,) = [one for one in threading.enumerate() if one.name == "dropped"]
+
+    del thread
+    gc.collect()
+
+    await asyncio.to_thread(running.join, 60.0)
+    assert not running.is_alive()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hami_plugin.host.bounded_yaml import read_yaml
+from hami_plugin.host.bounded_yaml import MAX_NODES, FastLoader, read_yaml
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,13 @@ def test_a_document_too_deep_for_the_parser_in_c_is_refused_and_ends_no_process(
         read_yaml(text)
 
 
-def test_a_document_of_more_nodes_than_any_spec_is_refused_while_it_is_read():
-    with pytest.raises(ValueError, match="has more than 200000 keys and values"):
-        read_yaml("[" + "[]," * 400_000 + "]")
+@pytest.mark.parametrize("most", [2_000, pytest.param(MAX_NODES, marks=pytest.mark.full)])
+def test_a_document_of_more_nodes_than_any_spec_is_refused_while_it_is_read(most, monkeypatch):
+    assert FastLoader.most_nodes == MAX_NODES
+    monkeypatch.setattr(FastLoader, "most_nodes", most)
+
+    with pytest.raises(ValueError, match=f"has more than {most} keys and values"):
+        read_yaml("[" + "[]," * 2 * most + "]")
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ async def main():
 asyncio.run(main())
 print("ended")
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
 
     assert done.stdout == "ended\n"
     assert done.stderr == ""

@@ -6,15 +6,15 @@ import stat
 
 import pytest
 
-from hami_plugin.host.files import (
+from hami_plugin.host.files import StateLock, write_atomically
+from hami_plugin.host.paths import (
     MAX_ENTRIES,
-    StateLock,
+    HostFiles,
+    HostPaths,
     make_shared_directory,
     remove_files,
-    write_atomically,
     write_shared,
 )
-from hami_plugin.host.paths import HostFiles, HostPaths
 
 
 def test_a_file_is_replaced_whole_with_its_mode_and_nothing_left_beside(tmp_path):
@@ -181,16 +181,42 @@ def test_one_process_holds_a_state_directory_and_the_next_one_takes_over(tmp_pat
 
     assert first.acquire()
     assert not second.acquire()
-    assert second.holder() == str(os.getpid())
+    assert second.holder() == (str(os.getpid()), 1)
 
     first.release()
     first.release()
     assert second.acquire()
+    assert second.holder() == (str(os.getpid()), 2)
     second.release()
 
 
+def test_a_process_that_claims_its_state_directory_again_keeps_its_generation(tmp_path):
+    lock = StateLock(tmp_path)
+    for _ in range(3):
+        assert lock.acquire()
+        lock.release()
+    assert lock.acquire()
+    (tmp_path / "lock").unlink()
+
+    assert lock.renew()
+
+    assert (lock.generation, lock.holder()) == (4, (str(os.getpid()), 4))
+    lock.release()
+
+
+@pytest.mark.parametrize("text", ["4711\n", "4711 x\n", "4711 -3\n", "4711 ²\n"])
+def test_a_lock_of_a_former_version_has_no_generation(tmp_path, text):
+    (tmp_path / "lock").write_text(text)
+    lock = StateLock(tmp_path)
+
+    assert lock.holder()[1] == 0
+    assert lock.acquire()
+    assert lock.generation == 1
+    lock.release()
+
+
 def test_a_lock_that_nobody_ever_took_has_no_holder(tmp_path):
-    assert StateLock(tmp_path).holder() == ""
+    assert StateLock(tmp_path).holder() == ("", 0)
 
 
 @pytest.fixture
@@ -219,9 +245,9 @@ def test_a_directory_in_the_place_of_a_file_is_no_file(files, tmp_path):
 
 
 def test_only_paths_under_the_hook_directory_move(files, tmp_path):
-    assert files.writable("/usr/local/vgpu/containers/x") == tmp_path / "view/vgpu/containers/x"
-    assert str(files.writable("/tmp/vgpulock")) == "/tmp/vgpulock"
-    assert str(files.writable("/usr/localhost")) == "/usr/localhost"
+    assert files.seen("/usr/local/vgpu/containers/x") == tmp_path / "view/vgpu/containers/x"
+    assert str(files.seen("/tmp/vgpulock")) == "/tmp/vgpulock"
+    assert str(files.seen("/usr/localhost")) == "/usr/localhost"
 
 
 @pytest.mark.scenario("X5")

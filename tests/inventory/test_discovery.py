@@ -12,7 +12,7 @@ from hami_plugin.aio import cancelled
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.inventory import discovery
 from hami_plugin.inventory.discovery import DiscoveryTiming
-from hami_plugin.model.device import Action, Fault
+from hami_plugin.model.device import Action, Discovery, Fault, Sighting
 from hami_plugin.model.links import Link, Links
 from hami_plugin.sdk import HealthEvent
 from tests.support.builders import uuid
@@ -165,7 +165,7 @@ async def test_a_call_that_does_not_come_back_doubts_its_own_device_only(start, 
     rig = start(ScriptedDriver(0, 1, 2))
     await until(lambda: rig.shown.ready)
     rig.driver.hang(1)
-    await until(lambda: rig.driver.busy_with == uuid(1))
+    await until(lambda: rig.driver.held)
     await rig.noticed(clock)
 
     clock.now += FAST.timeout
@@ -181,24 +181,47 @@ async def test_a_call_that_does_not_come_back_doubts_its_own_device_only(start, 
     await until(lambda: rig.health()[1] == "healthy")
 
 
+async def test_a_call_about_a_card_that_does_not_come_back_doubts_its_partitions(start, clock):
+    driver = ScriptedDriver(0, 1)
+    found = driver.discover
+
+    def divided():
+        sightings = found().sightings
+        parts = [
+            Sighting(device=replace(one.device, uuid=f"part-{one.device.index}", place=f"{one.device.uuid}/0+1"))
+            for one in sightings
+        ]
+        return Discovery(sightings=tuple(parts))
+
+    driver.discover = divided
+    rig = start(driver)
+    await until(lambda: rig.shown.ready)
+    rig.driver.hang(1)
+    await until(lambda: rig.driver.held)
+    await rig.noticed(clock)
+
+    clock.now += FAST.timeout
+    await until(lambda: rig.health() == {0: "healthy", 1: "suspect"})
+
+    rig.driver.release()
+    await until(lambda: rig.health() == {0: "healthy", 1: "healthy"})
+
+
 async def test_a_driver_that_waits_for_events_is_not_looked_at_meanwhile(start, monkeypatch):
-    monkeypatch.setattr(hami_plugin.inventory.discovery, "time", time)
-    driver, beats = ScriptedDriver(0), []
+    class Waits(Sleeping):
+        async def wait(self, answers, timeout):  # noqa: ASYNC109  # as asyncio's own
+            looks.append(timeout)
+            return await asyncio.wait(answers)  # the call is over at the next look, however slow the machine is
 
-    def poll(timeout):
-        time.sleep(timeout / 4)
-        early = rig.watch.beat
-        time.sleep(timeout / 2)
-        beats.append((rig.watch.beat - early, timeout))
-        return []
+    driver, looks, polls = ScriptedDriver(0), [], []
+    driver.poll = lambda timeout: polls.append(timeout) or ()
+    monkeypatch.setattr(discovery, "asyncio", Waits(asyncio.sleep))
+    start(driver, timing=DiscoveryTiming(poll=0.4, timeout=0.2))
 
-    driver.poll = poll
-    rig = start(driver, timing=DiscoveryTiming(poll=0.4, timeout=0.2))
+    await until(lambda: len(polls) >= 2)
 
-    await until(lambda: len(beats) >= 2)
-
-    for passed, timeout in beats[:2]:  # it is looked at when it has overslept, as in a process that was stopped
-        assert passed == 0.0 or passed > timeout
+    assert polls[:2] == [0.4, 0.4]
+    assert looks[:4] == [0.2, 0.2, 0.5, 0.5]  # at the devices, the links, and twice for longer than the driver waits
 
 
 async def test_many_slow_devices_are_not_one_hanging_one(start, clock):
@@ -238,7 +261,7 @@ async def test_a_first_look_that_does_not_come_back_says_so_and_names_the_device
     driver = ScriptedDriver(0, 1)
     driver.hang(1)
     rig = start(driver)
-    await until(lambda: driver.busy_with == uuid(1))
+    await until(lambda: driver.held)
     await rig.noticed(clock)
 
     clock.now += FAST.hang
@@ -334,7 +357,7 @@ async def test_closing_waits_for_no_driver_that_hangs(start):
     rig = start(ScriptedDriver(0))
     await until(lambda: rig.shown.ready)
     rig.driver.hang(0)
-    await until(lambda: rig.driver.busy_with)
+    await until(lambda: rig.driver.held)
 
     await cancelled(rig.task)
     await asyncio.wait_for(rig.watch.close(), 30)
@@ -374,6 +397,7 @@ async def test_a_driver_that_takes_its_time_to_close_is_asked_nothing_more(start
     await until(lambda: rig.driver.calls.count("poll") > 3)
 
     await rig.watch.close()
+    await until(lambda: "close" in rig.driver.calls)
     await asyncio.sleep(0.05)
 
     assert rig.driver.calls[-1] == "close"

@@ -12,7 +12,7 @@ import pytest
 
 from hami_plugin.aio import cancelled
 from hami_plugin.errors import HamiError
-from hami_plugin.kubelet.checkpoint import MAX_BYTES, NAME, CheckpointFile
+from hami_plugin.kubelet.holders import MAX_BYTES, NAME, CheckpointFile
 from hami_plugin.kubelet.servicer import allocate_response
 from hami_plugin.model.delivery import ANSWERED_FOR, Answer
 from hami_plugin.model.ports import CheckpointEntry
@@ -110,7 +110,7 @@ async def test_a_disk_that_hangs_is_given_up_on(tmp_path):
 
     with pytest.raises(HamiError, match="no answer within"):
         await CheckpointFile(tmp_path, timeout=0.01).kept(RESOURCE)
-    (tmp_path / NAME).write_text("", encoding="ascii")  # who reads it is let go
+    os.close(os.open(tmp_path / NAME, os.O_RDWR))  # who reads it is let go, where anybody has begun to
 
 
 def test_a_disk_that_does_not_answer_does_not_keep_the_process(tmp_path):
@@ -118,7 +118,7 @@ def test_a_disk_that_does_not_answer_does_not_keep_the_process(tmp_path):
     program = f"""
 import asyncio, pathlib
 from hami_plugin.errors import HamiError
-from hami_plugin.kubelet.checkpoint import CheckpointFile
+from hami_plugin.kubelet.holders import CheckpointFile
 
 async def main():
     try:

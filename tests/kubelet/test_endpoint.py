@@ -3,18 +3,21 @@
 import asyncio
 import os
 import shutil
+import socket
 import stat
+import time
 from dataclasses import replace
 from pathlib import Path
 
+import grpc
 import pytest
 
 from hami_plugin.aio import Backoff
-from hami_plugin.errors import HamiError
-from hami_plugin.kubelet.endpoint import Endpoint, PluginDirectory, socket_name
+from hami_plugin.errors import HamiError, RefusalReason, RefusedError
+from hami_plugin.kubelet.endpoint import Endpoint, PluginDirectory, siblings, socket_name
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.model.ports import NullObserver, Offer
-from hami_plugin.simulation.kubelet import Manners
+from hami_plugin.simulation.kubelet import Manners, Rivals
 
 RESOURCE = "example.com/gpu"
 
@@ -247,7 +250,7 @@ async def test_k9_a_kubelet_that_never_dials_back_is_not_believed(site, plugin, 
 
 @pytest.mark.scenario("K10")
 async def test_k10_a_displaced_plugin_says_so_once_and_does_not_fight(site, plugin, make_plugin, until, quick):
-    kubelet = await site.kubelet()
+    kubelet = await site.kubelet(manners=Manners(rivals=Rivals.REPLACED))
     told = []
     endpoint = await site.endpoint(plugin, displaced=told.append)
     await until(endpoint.state, ready)
@@ -268,7 +271,7 @@ async def test_k10_a_displaced_plugin_says_so_once_and_does_not_fight(site, plug
 
 @pytest.mark.scenario("K10")
 async def test_k10_a_displaced_plugin_registers_with_the_next_kubelet(site, plugin, make_plugin, until, quick):
-    kubelet = await site.kubelet()
+    kubelet = await site.kubelet(manners=Manners(rivals=Rivals.REPLACED))
     endpoint = await site.endpoint(plugin)
     await until(endpoint.state, ready)
     rival = _Rival(make_plugin(["z"]), site.directory, NullObserver(), timing=quick)
@@ -284,7 +287,7 @@ async def test_k10_a_displaced_plugin_registers_with_the_next_kubelet(site, plug
 
 @pytest.mark.scenario("K10")
 async def test_k10_a_rival_that_was_there_first_and_insists_gets_its_way(site, plugin, make_plugin, until, quick):
-    await site.kubelet()
+    await site.kubelet(manners=Manners(rivals=Rivals.REPLACED))
     insistent = replace(quick, pause=Backoff(first=0.3, cap=0.3, jitter=0))
     rival = _Rival(make_plugin(["z"]), site.directory, NullObserver(), timing=insistent)
     task = asyncio.create_task(rival.run())
@@ -406,6 +409,93 @@ def test_a_socket_is_named_after_its_resource(resource, name):
     assert socket_name(resource) == name
 
 
+def test_each_generation_has_a_socket_of_its_own_and_the_newest_comes_first(site):
+    for name in ("gpu.3.sock", "gpu.12.sock", "gpu.sock", "gpu.x.sock", "gpu2.4.sock", "rival.sock"):
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(str(site.directory / f"hami-example-{name}"))
+    own = site.directory / socket_name(RESOURCE, 12)
+
+    assert own.name == "hami-example-gpu.12.sock"
+    assert [path.name for path in siblings(own, RESOURCE)] == ["hami-example-gpu.3.sock", "hami-example-gpu.sock"]
+
+
+@pytest.mark.parametrize("rivals", [Rivals.BY_SOCKET, Rivals.BY_RESOURCE, Rivals.NEWEST])
+async def test_a_successor_takes_the_resource_over_and_the_kubelet_never_loses_a_device(
+    site, plugin, make_plugin, until, rivals
+):
+    kubelet = await site.kubelet(manners=Manners(rivals=rivals))
+    first, heir = await site.endpoint(plugin, plugins=generation(1)), make_plugin()
+    await until(first.state, ready)
+    first.leave()
+    waiting = asyncio.create_task(kubelet.plugin(RESOURCE).allocate(["a"]))  # asked of the first, which gave it up
+
+    second = await site.endpoint(heir, plugins=generation(2, succeeding=True))
+    await until(second.state, ready)
+    assert (await waiting).edits.env == {"IDS": "a"}
+    assert kubelet.allocatable(RESOURCE) == 4
+    await first.close()
+    await until(second.state, lambda state: state.registrations == (2 if rivals is Rivals.BY_RESOURCE else 1))
+    await until(second.state, ready)
+    await kubelet.until(lambda: kubelet.allocatable(RESOURCE) == 4)
+
+    assert await kubelet.plugin(RESOURCE).allocate(["b"])
+    assert (plugin.allocated, heir.allocated) == ([], [("a",), ("b",)])
+    assert [path.name for path in siblings(site.directory / "other", RESOURCE)] == ["hami-example-gpu.2.sock"]
+
+
+async def test_what_a_successor_refuses_is_refused_and_what_it_leaves_the_first_answers(
+    site, plugin, make_plugin, until
+):
+    kubelet = await site.kubelet()
+    first, heir = await site.endpoint(plugin, plugins=generation(1)), make_plugin()
+    await until(first.state, ready)
+    connection = kubelet.plugin(RESOURCE)
+    first.leave()
+    second = await site.endpoint(heir, plugins=generation(2, succeeding=True))
+    await until(second.state, ready)
+
+    heir.failure = RefusedError(RefusalReason.UNKNOWN_DEVICE, "not this one", code="INVALID_ARGUMENT", hint="another")
+    with pytest.raises(grpc.aio.AioRpcError, match="not this one") as refused:
+        await connection.allocate(["a"])
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+    await second.close()
+    waiting = asyncio.create_task(connection.allocate(["c"]))
+    await asyncio.sleep(0.1)
+    first.stay()
+    assert await waiting
+    assert (plugin.allocated, heir.allocated) == ([("c",)], [])
+
+
+async def test_the_socket_of_a_killed_predecessor_is_removed(site, plugin, until):
+    await site.kubelet()
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(site.directory / "hami-example-gpu.1.sock"))
+
+    await until((await site.endpoint(plugin, plugins=generation(2))).state, ready)
+
+    assert [path.name for path in site.directory.glob("hami-*")] == ["hami-example-gpu.2.sock"]
+
+
+@pytest.mark.scenario("K11")
+async def test_k11_another_daemon_of_an_older_generation_is_not_displaced(site, plugin, make_plugin, until):
+    kubelet = await site.kubelet()
+    await until((await site.endpoint(plugin, plugins=generation(3))).state, ready)
+
+    second = await site.endpoint(make_plugin(), plugins=generation(4))
+
+    await until(second.state, lambda state: "another process serves" in state.problem)
+    assert len(kubelet.registrations) == 1
+
+
+def generation(number, *, succeeding=False):
+    """What the endpoints of one process share."""
+    plugins = PluginDirectory()
+    plugins.generation = number
+    plugins.succeeding_until = time.monotonic() + 60 if succeeding else plugins.succeeding_until
+    return plugins
+
+
 @pytest.mark.parametrize("resource", ["gpu", "a/b/c", "../x/y", "x/..", "/x", "x/"])
 def test_a_name_that_could_leave_the_directory_is_refused(resource):
     with pytest.raises(HamiError, match="is no resource name"):
@@ -415,6 +505,9 @@ def test_a_name_that_could_leave_the_directory_is_refused(resource):
 class _Rival(Endpoint):
     """Another vendor's plugin for the same resource, on a socket of its own."""
 
-    def __init__(self, *args, **options):
-        super().__init__(*args, **options)
-        self._name = "hami-example-rival.sock"
+    @property
+    def socket(self):
+        return self._directory / "hami-example-rival.sock"
+
+    async def _clear(self):
+        """It knows no other lives of its own."""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from hami_plugin.kubelet.api import deviceplugin_pb2 as pb
+from hami_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
 from hami_plugin.kubelet.listener import accepts, dial
-from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
-from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2_grpc as rpc
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
@@ -86,3 +86,12 @@ async def test_a_socket_that_nobody_serves_accepts_nothing(site):
     assert not await accepts(stale)
     assert not await accepts(site.directory / "missing.sock")
     assert stale.is_socket()
+
+
+async def test_a_process_that_has_no_time_to_answer_has_not_died(site, monkeypatch):
+    async def connect(_path):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio, "open_unix_connection", connect)
+
+    assert await accepts(site.directory / "busy.sock", within=0.01)

@@ -4,9 +4,9 @@ import grpc
 import pytest
 
 from hami_plugin.errors import HamiError
-from hami_plugin.kubelet.podresources import PodResourcesClient, holders_of
-from hami_plugin.kubelet.podresources.v1 import podresources_pb2 as pb
-from hami_plugin.kubelet.podresources.v1 import podresources_pb2_grpc as rpc
+from hami_plugin.kubelet.api import podresources_pb2 as pb
+from hami_plugin.kubelet.api import podresources_pb2_grpc as rpc
+from hami_plugin.kubelet.holders import PodResourcesClient, holders_of
 from hami_plugin.model.ports import Holder
 
 RESOURCE = "example.com/gpu"
@@ -130,7 +130,7 @@ async def test_an_answer_that_nobody_can_read_is_an_error_and_none_is_an_empty_a
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": handler})])
     server.add_insecure_port(f"unix://{site.pod_resources}")
     await server.start()
-    client = PodResourcesClient(site.pod_resources, timeout=0.5)
+    client = PodResourcesClient(site.pod_resources, timeout=30.0 if answer == "nothing" else 0.5)
 
     try:
         if answer == "nothing":

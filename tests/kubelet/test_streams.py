@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
+from hami_plugin.kubelet.api import deviceplugin_pb2 as pb
+from hami_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
 from hami_plugin.kubelet.listener import dial
 from hami_plugin.kubelet.servicer import offers_of
-from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as pb
-from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2_grpc as rpc
 from hami_plugin.model.ports import Offer
 
 

@@ -110,7 +110,7 @@ def tell(line: str) -> None:
 
 def read(files: Sequence[Path]) -> Iterator[tuple[str, Mutant]]:
     for file in files:
-        yield from ((file.stem, Mutant(**one)) for one in yaml.safe_load(file.read_text(encoding="utf-8")))
+        yield from ((file.stem, Mutant(**one)) for one in yaml.load(file.read_text(encoding="utf-8"), yaml.CSafeLoader))
 
 
 def tried_all(mutants: Sequence[tuple[str, Mutant]], folder: Path, at_once: int) -> Iterator[Outcome]:

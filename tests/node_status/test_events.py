@@ -106,3 +106,20 @@ async def test_a_storm_is_bounded_in_memory(cluster):
 
     assert events._queue.qsize() == EventRecorder.MAX_WAITING
     assert len(events._reported) <= EventRecorder.MAX_REPORTED
+
+
+async def test_of_many_successes_at_once_some_are_left_out_and_never_a_warning(events, cluster, clock):
+    def succeed(name: str, count: int) -> None:
+        for number in range(count):
+            events.pod(pod(f"{name}{number}"), "BindingSucceed", "bound", warning=False)
+
+    succeed("burst", 2 * EventRecorder.MAX_SUCCESSES)
+    events.pod(pod("refused"), "BindingFailed", "the node is gone", warning=True)
+    await until(lambda: cluster.events and cluster.events[-1] == ("refused", "BindingFailed", "the node is gone"))
+    assert len(cluster.events) == EventRecorder.MAX_SUCCESSES + 1
+
+    clock.now += 10.5 * EventRecorder.SUCCESS_EVERY_S
+    succeed("later", EventRecorder.MAX_SUCCESSES)
+    events.pod(pod("last"), "BindingFailed", "the node is gone", warning=True)
+    await until(lambda: cluster.events[-1][0] == "last")
+    assert len(cluster.events) == EventRecorder.MAX_SUCCESSES + 1 + 10 + 1

@@ -1,9 +1,13 @@
 """Families whose scheduler side reads another text than most, waits for a handshake, or wants to know more."""
 
 from collections.abc import Collection
+from dataclasses import replace
 
-from hami_plugin.model.device import Snapshot
-from hami_plugin.node_status.annotations import Style, wanted_annotations
+import pytest
+
+import hami_plugin.node_status.annotations
+from hami_plugin.model.device import Health, Snapshot
+from hami_plugin.node_status.annotations import Rendered, Style, wanted_annotations
 from hami_plugin.protocol.register import decode_legacy, encode_legacy
 from tests.node_status.test_registration import Rig
 from tests.support.builders import FAMILY, HANDSHAKE, REGISTER, SCORE, changed, snapshot, uuid
@@ -16,7 +20,8 @@ def counted(shown: Snapshot, taken: Collection[str]) -> dict[str, str | None]:
     return {COUNTED: str(len(shown.devices) - len(taken)) if shown.devices else None}
 
 
-OLD = changed(FAMILY, encode=encode_legacy, reports=True, announce=counted)
+DECLARED = replace(FAMILY, annotations=replace(FAMILY.annotations, others=(COUNTED,)))
+OLD = changed(DECLARED, encode=encode_legacy, reports=True, announce=counted)
 
 
 def test_a_familys_own_text_is_written_whatever_the_style():
@@ -58,3 +63,32 @@ async def test_what_is_taken_meanwhile_is_told_at_the_next_beat():
 
     await until(lambda: rig.annotations[COUNTED] == "1")
     rig.task.cancel()
+
+
+@pytest.mark.parametrize("legacy", [False, True], ids=["json", "legacy"])
+def test_after_a_fault_the_register_reads_as_if_it_were_written_anew(legacy: bool):
+    style, rendered = Style(legacy=legacy), Rendered()
+    well = snapshot(3)
+    first, second, third = well.devices
+    faulty = replace(well, devices=(first, replace(second, health=Health.UNHEALTHY), third))
+
+    texts = [wanted_annotations(FAMILY, shown, style, rendered=rendered)[REGISTER] for shown in (well, faulty, well)]
+
+    assert texts == [wanted_annotations(FAMILY, shown, style)[REGISTER] for shown in (well, faulty, well)]
+    assert texts[0] != texts[1]
+
+
+def test_only_the_entry_of_a_device_that_has_changed_is_written_anew(monkeypatch: pytest.MonkeyPatch):
+    rendered, written = Rendered(), []
+    entry = hami_plugin.node_status.annotations.json_entry
+    monkeypatch.setattr(
+        hami_plugin.node_status.annotations, "json_entry", lambda info: written.append(info.index) or entry(info)
+    )
+    well = snapshot(3)
+    first, second, third = well.devices
+    faulty = replace(well, devices=(first, replace(second, health=Health.UNHEALTHY), third))
+
+    for shown in (well, well, faulty):
+        wanted_annotations(FAMILY, shown, Style(), rendered=rendered)
+
+    assert written == [0, 1, 2, 1]

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hami_plugin.allocation.capacity import beyond_request
 from hami_plugin.allocation.identity import record
 from hami_plugin.errors import WireError
-from hami_plugin.protocol.decisions import Claim, claims, excess
+from hami_plugin.protocol.decisions import Claim, claims
 from hami_plugin.protocol.keys import BIND_PHASE, PHASE_ALLOCATING, PHASE_SUCCESS
 from tests.support.builders import (
     ALLOCATED,
@@ -96,7 +97,7 @@ def claim_of(asks, **granted) -> Claim:
     ids=str,
 )
 def test_a_grant_is_bound_by_what_the_container_asks_for(asked, granted, too_much):
-    found = excess(claim_of(container(count=1, **asked), **granted), QUESTION, {uuid(0): CARD_MIB})
+    found = beyond_request(claim_of(container(count=1, **asked), **granted), QUESTION, {uuid(0): CARD_MIB})
 
     assert (too_much in found) if too_much else (found == "")
 
@@ -105,8 +106,8 @@ def test_one_unit_of_memory_may_mean_more_than_one_mib():
     question = replace(QUESTION, memory_factor=1024)
     claim = claim_of(container(count=1, memory=2), memory=2048)
 
-    assert excess(claim, question, {uuid(0): CARD_MIB}) == ""
-    assert excess(claim, QUESTION, {uuid(0): CARD_MIB})
+    assert beyond_request(claim, question, {uuid(0): CARD_MIB}) == ""
+    assert beyond_request(claim, QUESTION, {uuid(0): CARD_MIB})
 
 
 def test_a_pod_with_nothing_handed_out_stays_as_it_is():

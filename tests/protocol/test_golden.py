@@ -12,8 +12,8 @@ from hami_plugin.model.device import physical_id
 from hami_plugin.model.placement import Grant
 from hami_plugin.protocol.decisions import decode_devices, encode_devices
 from hami_plugin.protocol.lock import NodeLock, parse_lock
-from hami_plugin.protocol.mig import decode_mig, encode_mig
 from hami_plugin.protocol.register import DeviceInfo, decode_json, decode_legacy
+from vendors.nvidia.rules import decode_mig, encode_mig
 
 REFUSED = "refused"
 P4 = "GPU-ebe7c3f7-303d-558d-435e-99a160631fe4"

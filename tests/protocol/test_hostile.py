@@ -14,10 +14,10 @@ from hami_plugin.errors import WireError
 from hami_plugin.protocol.decisions import decode_devices, erase
 from hami_plugin.protocol.handshake import parse_handshake
 from hami_plugin.protocol.lock import owned_by, parse_lock
-from hami_plugin.protocol.mig import decode_mig
 from hami_plugin.protocol.register import decode_json, decode_legacy
 from hami_plugin.protocol.scores import decode_scores
 from tests.support.scale import examples
+from vendors.nvidia.rules import decode_mig
 
 FULL = 256 * 1024
 

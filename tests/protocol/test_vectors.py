@@ -14,18 +14,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from hami_plugin.errors import WireError
 from hami_plugin.protocol.decisions import decode_devices, encode_devices
 from hami_plugin.protocol.handshake import believed
 from hami_plugin.protocol.lock import NodeLock, owned_by, parse_lock, render_lock
-from hami_plugin.protocol.mig import MigAllocation, decode_mig, encode_mig
 from hami_plugin.protocol.register import DeviceInfo, decode_json, decode_legacy, encode_json, encode_legacy
 from hami_plugin.protocol.scores import decode_scores
 from tests.hami import values
 from tests.hami.answers import allocations, infos
 from tests.support.hami import answers, recorded
+from tests.support.scale import whole
+from vendors.nvidia.rules import MigAllocation, decode_mig, encode_mig
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 FILES = ("annotations_codec", "node_lock", "health_handshake", "nvidia_mig")
@@ -292,7 +291,7 @@ ASKED = [case for case in cases() if case.function in OURS]
 
 
 @answers(FILES, *(name for name in OURS if "." in name))
-@pytest.mark.parametrize("case", ASKED, ids=lambda case: f"{case.function}-{case.id}")
+@whole((f"{case.function}-{case.id}", case) for case in ASKED)
 def test_our_codecs_answer_as_hami_does(case: Case):
     mine, his = ours(case), theirs(case)
     applying = [difference for difference in DIFFERENCES if difference.applies(case)]

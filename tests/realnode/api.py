@@ -7,9 +7,9 @@ import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.realnode.servers import until
 
@@ -18,6 +18,7 @@ CALL_S = 20
 ADMIN = "admin-token"
 NEW_NETWORK = 0x40000000  # CLONE_NEWNET of sched(7)
 Object = dict[str, Any]
+T = TypeVar("T")
 
 
 class ApiError(Exception):
@@ -61,6 +62,10 @@ class Network:
 
     def get(self, url: str) -> str:
         return self.ask(urllib.request.Request(url))[1].decode()
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Return what ``work`` does in there: its connections and its processes are of that network."""
+        return self._inside.submit(work).result()
 
     def close(self) -> None:
         self._inside.shutdown()

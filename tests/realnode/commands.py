@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from tests.realnode.ground import ADDRESS, KEYS, NAME
+from tests.realnode.ground import ADDRESS, FIRST, KEYS, Place
 from tests.realnode.versions import Kubernetes
 from tests.runtimes import image
 
@@ -14,11 +14,16 @@ CONTROLLERS = (
 NEWER_CONTROLLERS = (
     "endpointslice-controller",  # where the API server looks for a webhook's pods
     "validatingadmissionpolicy-status-controller",  # it checks the types of their expressions
+    "taint-eviction-controller",  # a part of nodelifecycle before 1.29
 )
 
 
-def commands(kubernetes: Kubernetes) -> Mapping[str, Sequence[str]]:
-    """The command line of each server, in the order in which they may start."""
+WORKERS = ("containerd", "kubelet")
+"""What runs on the nodes beside the first one."""
+
+
+def commands(kubernetes: Kubernetes, place: Place = FIRST) -> Mapping[str, Sequence[str]]:
+    """The command line of each server, in the order in which they may start; ``WORKERS`` on other nodes."""
     controllers = CONTROLLERS if kubernetes.is_debians else (*CONTROLLERS, *NEWER_CONTROLLERS)
     more = _OLD if kubernetes.is_debians else _NEW
     return {
@@ -49,7 +54,7 @@ def commands(kubernetes: Kubernetes) -> Mapping[str, Sequence[str]]:
         ),
         "kubelet": (
             *("/programs/kubelet", f"--config={KEYS}/kubelet.yaml", f"--kubeconfig={KEYS}/kubelet.kubeconfig"),
-            *(f"--hostname-override={NAME}", "--v=2", *more["kubelet"]),
+            *(f"--hostname-override={place.name}", "--v=2", *more["kubelet"]),
         ),
     }
 

@@ -5,7 +5,6 @@ from collections import defaultdict
 import pytest
 
 from tests.charts.library import library
-from tests.debian.commands import LackingError
 from tests.realnode import ground, images, readme, traces, versions
 from tests.realnode import node as nodes
 from tests.realnode.daemon import Daemon
@@ -14,9 +13,12 @@ from tests.realnode.placing import Scheduler
 from tests.realnode.pods import Pods
 from tests.realnode.release import SIMULATION, Release, values
 from tests.realnode.servers import until
+from tools.debian.commands import LackingError
 
 PROFILE = "dgx-h100"
 SHARES = 80
+LAST = ("o", "z")
+"""The release is uninstalled, and then the node is gone: other cases come before, whatever their letters."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -25,7 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In the order of the cases' letters; what looks at the machine when the node is gone comes last."""
+    """In the order of the cases' letters, but for the ``LAST``."""
     try:
         minor = versions.chosen().minor
     except LackingError as error:
@@ -33,7 +35,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ahead = [item for item in items if (since := item.get_closest_marker("since")) and since.args[0] > minor]
     config.hook.pytest_deselected(items=ahead)
     items[:] = [item for item in items if item not in ahead]
-    items.sort(key=lambda item: case.args[0] if (case := item.get_closest_marker("case")) else "")
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> tuple[bool, str]:
+    marker = item.get_closest_marker("case")
+    letter = marker.args[0] if marker else ""
+    return letter in LAST, letter
 
 
 @pytest.fixture(scope="session")
@@ -75,7 +83,7 @@ def node(session) -> nodes.Node:
 def installed(node, stack) -> Daemon:
     """The chart, installed as the README says; the third of its commands has a case of its own."""
     busybox = node.path("/bin/busybox")
-    node.load(images.daemon(stack.image))
+    node.load(stack.image.read_bytes())
     node.load(images.scheduler(stack.programs / "kube-scheduler", stack.kubernetes.version))
     node.load(images.core(busybox))
     node.load(images.cuda(busybox))
@@ -137,7 +145,7 @@ def pytest_terminal_summary(terminalreporter) -> None:
     if not _times:
         return
     terminalreporter.section(f"cases on a real node of Kubernetes {versions.chosen().version[1:]}")
-    for (letter, title), runs in sorted(_times.items()):
+    for (letter, title), runs in sorted(_times.items(), key=lambda one: (one[0][0] in LAST, one[0])):
         outcomes = {outcome for _, outcome in runs}
         outcome = "failed" if "failed" in outcomes else "ok" if outcomes == {"passed"} else "skipped"
         terminalreporter.write_line(f"{letter}  {outcome:8} {sum(s for s, _ in runs):6.1f} s  {title}")

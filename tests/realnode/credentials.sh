@@ -1,4 +1,5 @@
-# Keys, certificates and tokens of the cluster, in the folder $1; $2 is the node's name, $3 its address.
+# Keys, certificates and tokens of the cluster, in the folder $1; $2 is the node's name, $3 its address. What follows
+# are further nodes, as name=address: each has a folder of its own for what is its kubelet's.
 set -eu
 mkdir -p "$1"
 cd "$1"
@@ -17,6 +18,16 @@ certificate() {
 certificate apiserver /CN=kube-apiserver
 certificate kubelet "/CN=$2"
 certificate client /O=system:masters/CN=apiserver-kubelet-client
+config() { # $1 the token's name, $2 the server's address, $3 the file
+    cat >"$3" <<T
+apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://$2:443", certificate-authority: $PWD/ca.crt}}]
+users: [{name: u, user: {token: $1-token}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+T
+}
 
 cat >tokens.csv <<T
 admin-token,admin,admin-uid,system:masters
@@ -25,12 +36,16 @@ scheduler-token,system:kube-scheduler,scheduler-uid
 controllers-token,system:kube-controller-manager,controllers-uid,system:masters
 T
 for who in admin kubelet scheduler controllers; do
-    cat >"$who.kubeconfig" <<T
-apiVersion: v1
-kind: Config
-clusters: [{name: c, cluster: {server: "https://127.0.0.1:443", certificate-authority: $PWD/ca.crt}}]
-users: [{name: u, user: {token: $who-token}}]
-contexts: [{name: x, context: {cluster: c, user: u}}]
-current-context: x
-T
+    config "$who" 127.0.0.1 "$who.kubeconfig"
+done
+
+first=$3
+shift 3
+for node in "$@"; do
+    name=${node%=*}
+    mkdir "$name"
+    echo "subjectAltName=DNS:$name,IP:${node#*=}" >names
+    certificate "$name/kubelet" "/CN=$name"
+    config "$name" "$first" "$name/kubelet.kubeconfig"
+    echo "$name-token,system:node:$name,$name-uid,system:nodes" >>tokens.csv
 done

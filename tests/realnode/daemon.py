@@ -13,7 +13,7 @@ from tests.realnode.release import DAEMON, NAMESPACE, SCHEDULER, SIMULATION, Rel
 from tests.realnode.servers import until
 from vendors.nvidia.simulation import NvmlSimulator
 
-START_S = 60
+START_S = 180  # the controller waits longer and longer after pods that failed
 PORT = 9394
 
 
@@ -31,10 +31,15 @@ class Daemon:
         self._await_another(before)
 
     def pod(self) -> dict[str, Any] | None:
-        """The pod that is not ending, if there is one."""
+        """The newest pod that is not ending, if there is one."""
+        pods = self._pods()
+        living = [pod["metadata"] for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+        newest = max(living, key=lambda meta: meta["creationTimestamp"], default=None)
+        return next((pod for pod in pods if pod["metadata"] is newest), None)
+
+    def _pods(self) -> list[dict[str, Any]]:
         selector = f"labelSelector=app.kubernetes.io/name%3D{DAEMON}"
-        pods = self.node.api.call("GET", f"/api/v1/namespaces/{NAMESPACE}/pods?{selector}")["items"]
-        return next((pod for pod in pods if "deletionTimestamp" not in pod["metadata"]), None)
+        return list(self.node.api.call("GET", f"/api/v1/namespaces/{NAMESPACE}/pods?{selector}")["items"])
 
     def is_ready(self) -> bool:
         pod = self.pod()
@@ -62,7 +67,8 @@ class Daemon:
 
     def _get(self, path: str) -> str:
         pod = self.pod()
-        assert pod
+        if pod is None:
+            raise LookupError("the daemon has no pod")
         return self.node.network.get(f"http://{pod['status']['podIP']}:{PORT}{path}")
 
     def kill(self) -> None:
@@ -91,7 +97,7 @@ class Daemon:
         """How often it has registered with the kubelet; 0 while it does not answer."""
         try:
             found = self.metrics()
-        except OSError:
+        except (OSError, LookupError):
             return 0.0
         return sum(value for name, value in found.items() if name.startswith("hami_plugin_registrations_total"))
 
@@ -100,6 +106,15 @@ class Daemon:
         before = self.pod()
         self.node.kubectl("-n", NAMESPACE, "rollout", "restart", f"daemonset/{DAEMON}")
         self._await_another(before)
+
+    def await_successor(self) -> None:
+        """Wait until the container of a second pod runs, beside that of the first."""
+
+        def beside() -> bool:
+            states = [one["state"] for pod in self._pods() for one in pod["status"].get("containerStatuses", ())]
+            return sum("running" in state for state in states) > 1
+
+        until(beside, "the successor's container", START_S)
 
     def _await_another(self, before: Mapping[str, Any] | None) -> None:
         until(lambda: self._is_another(before), "another pod", START_S)

@@ -1,13 +1,16 @@
 # What a node has before its servers start: a network, shared mounts, and kernel settings as a kubelet wants them.
-# $1 is the node's address. The settings are files in front of the kernel's own, which stay as they are.
+# $1 is the node's address, $2 the first node's where it is another: then its uplink is there already. The settings are files in front of the kernel's own, which stay as they are.
 set -eu
 mount --make-rshared /
 ip link set lo up
-ip addr add 10.96.0.1/32 dev lo # the service's address of the API server
-ip link add uplink type veth peer name nowhere
-ip link set nowhere up
+if [ $# -eq 1 ]; then
+    ip addr add 10.96.0.1/32 dev lo # the service's address of the API server
+    ip link add uplink type veth peer name nodes
+    ip link set nodes up
+fi
 ip link set uplink up
 ip addr add "$1/24" dev uplink
+[ $# -eq 1 ] || ip route add 10.96.0.1 via "$2"
 ip route add default via "${1%.*}.1" dev uplink
 mkdir /run/settings
 setting() {

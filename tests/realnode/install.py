@@ -10,14 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.debian import telling
-from tests.debian.apt import Apt, Packages
-from tests.debian.keeping import once
-from tests.debian.telling import Say
-from tests.debian.tree import Tree
-from tests.realnode import build, interpreter, modules, versions
+from tests.realnode import build, modules, versions
 from tests.realnode.versions import Kubernetes
-from tests.runtimes import lacking
+from tests.runtimes import lacking, project_image
+from tests.support.required import required
+from tools.debian import telling
+from tools.debian.apt import Apt, Packages
+from tools.debian.keeping import once
+from tools.debian.telling import Say
+from tools.debian.tree import Tree
 
 EVERY_NODE = (
     *("runc", "containernetworking-plugins"),
@@ -45,8 +46,7 @@ PROGRAMS, RUNTIME = "/programs", "/usr/local/bin"
 class Stack:
     """``tree`` is a root file system with what the ``kubernetes`` stands on, and ``programs`` its own programs.
 
-    ``machine`` are folders that a node sees, and where. ``image`` is another root file system, with Python and all that
-    the daemon imports: its container's, but for the project's wheel.
+    ``machine`` are folders that a node sees, and where. ``image`` is the archive that make image makes.
     """
 
     kubernetes: Kubernetes
@@ -65,13 +65,17 @@ def cache() -> Path:
 def install(say: Say = telling.silence) -> Stack:
     """Return what a node needs, made now where it is not there yet. ``LackingError`` where that cannot be."""
     kubernetes = versions.chosen()
-    lacking.check()
-    folder, told = cache(), telling.timed(say)
-    make = _of_debian if kubernetes.is_debians else _of_modules
-    tree, machine = make(folder, kubernetes, told)
-    image = interpreter.kept_in(folder / "image", told)
+    tree, machine = servers_of(kubernetes, say)
+    image = project_image.archive(telling.timed(say))
     (programs,) = (path for path, seen in machine.items() if seen == PROGRAMS)
     return Stack(kubernetes=kubernetes, tree=tree, programs=programs, machine=machine, image=image)
+
+
+def servers_of(kubernetes: Kubernetes, say: Say = telling.silence) -> tuple[Path, Mapping[Path, str]]:
+    """Return a root file system for its servers, and the folders of the machine that they see, and where."""
+    lacking.check()
+    make = _of_debian if kubernetes.is_debians else _of_modules
+    return make(cache(), kubernetes, telling.timed(say))
 
 
 def _of_debian(folder: Path, _: Kubernetes, say: Say) -> tuple[Path, Mapping[Path, str]]:
@@ -108,7 +112,7 @@ def main() -> int:
         stack = install(say)
         return f"Kubernetes {stack.kubernetes.version} is in {stack.programs}"
 
-    return telling.main(made, absent="No real node here")
+    return telling.main(made, absent="No real node here", required=required())
 
 
 if __name__ == "__main__":

@@ -12,17 +12,26 @@ import resource
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from tests.debian.commands import LackingError, output, tool
-from tests.debian.keeping import MARK, alone, once
-from tests.debian.telling import Say
+from tools.debian.commands import LackingError, output, tool
+from tools.debian.keeping import MARK, alone, once
+from tools.debian.telling import Say
 
 FOLDER = Path(__file__).with_name("modules")
 GO_PLACES = ("/usr/local/go/bin", "/usr/lib/go/bin", "/usr/lib/go-1.26/bin")
 CACHES = {"GOCACHE": "cache", "GOMODCACHE": "mod", "GOPATH": "path"}
+GO_SETTINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "CGO_ENABLED": "0",
+        "GOFLAGS": "-p=2 -trimpath -buildvcs=false -modcacherw",
+        "GOTOOLCHAIN": "local",
+        "GOWORK": "off",
+    }
+)
 REMEDY = "set GOPROXY to a Go module proxy that this machine reaches"
 SHORT_S, DOWNLOAD_S, BUILD_S = 60, 600, 3600
 WAIT_S = 2 * BUILD_S
@@ -100,8 +109,8 @@ class Pinned:
 
     def recipe(self) -> str:
         """Return a mark of everything that decides what is built."""
-        parts = (self._text("go.mod"), self._text("go.sum"), Path(__file__).read_text(encoding="utf-8"))
-        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+        how = (*self.packages().values(), *self._how(), *GO_SETTINGS.values())
+        return hashlib.sha256("\0".join((self._text("go.mod"), self._text("go.sum"), *how)).encode()).hexdigest()
 
     def kept_in(self, cache: Path, say: Say) -> Path:
         """Return the folder with the programs, built now where they are not there yet. ``LackingError`` if it fails.
@@ -147,16 +156,6 @@ class Go:
 
     program: str
     work: Path | None = None
-    settings: Mapping[str, str] = field(
-        default_factory=lambda: MappingProxyType(
-            {
-                "CGO_ENABLED": "0",
-                "GOFLAGS": "-p=2 -trimpath -buildvcs=false -modcacherw",
-                "GOTOOLCHAIN": "local",
-                "GOWORK": "off",
-            }
-        )
-    )
 
     @classmethod
     def found(cls, oldest: str, what: str, *, work: Path | None = None) -> "Go":
@@ -174,16 +173,16 @@ class Go:
 
     def run(self, *arguments: str, cwd: Path, deadline_s: float, remedy: str = "") -> str:
         caches = {name: self.work / folder for name, folder in CACHES.items()} if self.work else {}
-        settings = [f"{name}={value}" for name, value in {**self.settings, **caches}.items()]
+        settings = [f"{name}={value}" for name, value in {**GO_SETTINGS, **caches}.items()]
         command = [tool("env"), *settings, self.program, *arguments]
         return output(command, deadline_s=deadline_s, cwd=cwd, remedy=remedy)
 
 
 def clear(cache: Path) -> None:
-    """Remove what Go has kept while it was building, some gigabytes."""
+    """Remove what Go has kept while it was building, some gigabytes. Another build clears it when it has ended."""
     work = cache / "go"
     if work.exists():
-        with alone(work, WAIT_S):
+        with suppress(LackingError), alone(work, 0):
             for name in CACHES.values():
                 shutil.rmtree(work / name, ignore_errors=True)
 

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.debian.commands import LackingError
 from tests.realnode.modules import CONTAINERD, DOWNLOAD_S, FOLDER, KUBERNETES, REMEDY, Go, Product
+from tools.debian.commands import LackingError
 
 PRODUCTS = {product.name: product for product in (KUBERNETES, CONTAINERD)}
 

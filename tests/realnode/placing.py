@@ -13,6 +13,7 @@ from tests.realnode.release import NAMESPACE, SCHEDULER
 from tests.realnode.servers import until
 
 START_S = 90
+ENDED = ("Succeeded", "Failed")
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{SCHEDULER}"
 
 
@@ -39,10 +40,10 @@ class Scheduler:
         return len(pods) == len(ready) == replicas and self.leader().partition("_")[0] in ready
 
     def pods(self) -> Mapping[str, Any]:
-        """Its pods by their names."""
+        """Its pods by their names, but for those that have ended: after a shutdown of the node these stay."""
         selector = f"labelSelector=app.kubernetes.io/name%3D{SCHEDULER}"
         found = self.node.api.call("GET", f"/api/v1/namespaces/{NAMESPACE}/pods?{selector}")["items"]
-        return {pod["metadata"]["name"]: pod for pod in found}
+        return {pod["metadata"]["name"]: pod for pod in found if pod["status"].get("phase") not in ENDED}
 
     def leader(self) -> str:
         """Which kube-scheduler leads: its pod's name, and after an underscore a word for its life."""

@@ -7,14 +7,18 @@ from typing import Any
 
 from tests.charts import helm
 from tests.charts.stand_in import kubeconfig
-from tests.debian.commands import tool
 from tests.realnode.api import ADMIN
 from tests.realnode.ground import KEYS
 from tests.realnode.node import Node
+from tests.runtimes import project_image
+from tools.debian.commands import tool
 
 NAMESPACE, NAME = helm.NAMESPACE, helm.RELEASE
 DAEMON, SCHEDULER = NAME, f"{NAME}-scheduler"
 SIMULATION = "/var/lib/simulation"
+IMAGE = f"/{project_image.NAME}"
+NAMESPACE_OF_PODS = "--namespace=k8s.io"
+CLEAN_S = 180
 QUICK = {"probeSeconds": 0.3, "cleanLooks": 2, "holdSeconds": 1.0}
 """Recovery is a matter of minutes in production; here it is one of seconds."""
 
@@ -42,6 +46,16 @@ def values(
         "scheduler": {"extraArgs": ["--log-format=json"], **scheduler},
         "admissionPolicies": dict(policies),
     }
+
+
+def clean(node: Node, *arguments: str) -> tuple[int, str]:
+    """Run `hami-plugin node clean` out of the project's image, as an administrator; return status and words."""
+    (image,) = [name for name in node.run("ctr", NAMESPACE_OF_PODS, "images", "ls", "-q").split() if IMAGE in name]
+    keys = f"--mount=type=bind,src={KEYS},dst={KEYS},options=rbind:ro"
+    how = ("run", "--rm", "--net-host", f"--cgroup={node.enclosure.cgroup}/clean", keys, image, "clean")
+    command = ("hami-plugin", "node", "clean", *arguments, f"--kubeconfig={KEYS}/admin.kubeconfig")
+    done = node.enclosure.run("ctr", NAMESPACE_OF_PODS, *how, *command, deadline_s=CLEAN_S)
+    return done.returncode, done.stdout + done.stderr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

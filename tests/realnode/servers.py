@@ -1,10 +1,11 @@
 """The servers of a node as processes in an enclosure: started, ended, killed and started again."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tests.runtimes.enclosure import ENVIRONMENT, Enclosure, children
@@ -65,6 +66,17 @@ class Server:
             self.entered.kill()
             self.entered.wait(END_S)
         self.entered = None
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """It stands still; and nsenter with it, which passes on that it continues."""
+        assert self.entered is not None, f"{self.name} does not run"
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.entered.send_signal(signal.SIGCONT)
+            os.kill(self.pid, signal.SIGCONT)
 
     def runs(self) -> bool:
         return self.entered is not None and self.entered.poll() is None

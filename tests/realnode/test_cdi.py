@@ -4,18 +4,28 @@ import pytest
 
 from tests.realnode import versions
 from tests.realnode.asked import container, manifest
+from tests.realnode.late import late
+from tests.realnode.release import QUICK
+from tests.realnode.servers import until
 from tests.runtimes.simulated import HOOK, HOOK_SCRIPT
 
 pytestmark = pytest.mark.case("d", "devices by CDI, by the annotation and by the field, through containerd")
 ALLOCATED = "hami.io/vgpu-devices-allocated"
 
 
+NEWER = pytest.mark.since(versions.CDI_FIELD)
+SPEC = "/run/cdi/hami-plugin_k8s.device-plugin.nvidia.com-gpu.json"
+
+
 @pytest.fixture(
-    scope="module", params=["cdi-annotations", pytest.param("cdi-cri", marks=pytest.mark.since(versions.CDI_FIELD))]
+    scope="module",
+    params=["cdi-annotations", *(pytest.param(one, marks=NEWER) for one in ("auto", "cdi-cri"))],
 )
 def by_cdi(installed, request):
-    """The daemon hands devices over by CDI while this module runs."""
-    installed.configure(nvidia={"deviceListStrategy": [request.param]})
+    """The daemon hands devices over by CDI while this module runs. What starts is the runtime's affair alone."""
+    runtime = {"runtimeConfigDir": "/etc/containerd"} if request.param == "auto" else {}
+    quiet = {"health": QUICK, "identityCheck": "off"}  # else the daemon hears of each start first
+    installed.configure(nvidia={"deviceListStrategy": [request.param]}, config=quiet, **runtime)
     machine = installed.machine()
     machine.make_nodes_real()
     (machine.directory / HOOK).write_bytes(HOOK_SCRIPT.read_bytes())  # the simulated one is in Python
@@ -49,3 +59,19 @@ def test_a_pod_that_asks_for_all_by_a_variable_has_the_one_that_was_decided(by_c
     name = pods.run(manifest("greedy", asked))
 
     assert cards(pods.granted(name)) == {f"/dev/nvidia{index(pods, name)}"}
+
+
+@NEWER
+def test_a_container_whose_spec_was_removed_after_its_allocate_starts_and_the_spec_is_written_again(by_cdi, pods, node):
+    """Where containerd misses it, the kubelet tries again."""
+    waiting = late(pods, "late", container(count=1, memory=3000, cores=30))
+    name, spec = waiting.name, node.path(SPEC)
+
+    spec.unlink()
+    waiting.arrive()
+
+    until(spec.exists, "the spec", 20)
+    pods.await_running(name, within_s=90)
+    seen = pods.granted(name)
+    assert cards(seen) == {f"/dev/nvidia{index(pods, name)}"}
+    assert seen.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "3000m"

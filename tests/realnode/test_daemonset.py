@@ -1,21 +1,29 @@
 """Case o: Helm takes everything back, and `daemonset.yaml` alone serves what another scheduler decides."""
 
+import json
+from contextlib import suppress
+from datetime import UTC, datetime
+
 import pytest
 import yaml
 
 from hami_plugin.protocol import keys
+from hami_plugin.protocol.lock import NodeLock, render_lock
 from hami_plugin.simulation.hardware import simulate_all
 from hami_plugin.simulation.scheduler import SimulatedScheduler
 from tests.realnode import readme, release
+from tests.realnode.api import ApiError
 from tests.realnode.asked import container, manifest
 from tests.realnode.conftest import PROFILE, SHARES
 from tests.realnode.ground import NAME
 from tests.realnode.pods import Pods
 from tests.realnode.servers import until
+from tests.realnode.test_registration import REGISTER
 from tests.realnode.test_rights import called, cluster_role
 from tests.support.rights import DAEMON
 
 pytestmark = pytest.mark.case("o", "helm uninstall leaves nothing, and daemonset.yaml alone serves another scheduler")
+LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 FILE = readme.ROOT / "daemonset.yaml"
 GRACE_S = 60  # kube-scheduler 1.20 does not heed SIGTERM; the kubelet kills it after 30
 WIDE = (
@@ -37,11 +45,26 @@ def of_the_release(node):
     return {(place, one["metadata"]["name"]) for place, one in items if release.NAME in one["metadata"]["name"]}
 
 
+def described(node):
+    """What `kubectl get node` shows of a node's labels, annotations and taints."""
+    found = json.loads(node.kubectl("get", "node", NAME, "-o", "json"))
+    return {
+        **{part: found["metadata"][part] for part in ("labels", "annotations")},
+        "taints": found["spec"].get("taints"),
+    }
+
+
 @pytest.fixture(scope="module")
-def uninstalled(installed, node):
+def marked(installed, node):
+    """The node with all that is written on it while the release is there."""
+    until(lambda: node.annotation(REGISTER), "the register", 30)
+    return described(node)
+
+
+@pytest.fixture(scope="module")
+def uninstalled(marked, installed, node):
     before = of_the_release(node)
     release.Release(node=node).uninstall()
-    until(lambda: not installed.pod(), "the end of the daemon", 60)
     return before
 
 
@@ -75,6 +98,28 @@ def pods(alone, node, tmp_path):
     made = Pods(node=node, place=SimulatedScheduler(node.api, NAME, families, dict).place)
     yield made
     made.clear()
+
+
+def locked(node):
+    """A scheduler has died while it held the lock. The policies refuse that, until the API server has lost them."""
+    with suppress(ApiError):
+        return node.api.annotate_node(NAME, {keys.NODE_LOCK: render_lock(NodeLock(time=LONG_AGO))})
+
+
+def test_the_command_that_follows_leaves_the_node_as_it_was(uninstalled, marked, node, record_property):
+    """Typed at once: the daemon is about to end."""
+    until(lambda: locked(node), "the lock", 20)
+
+    status, said = release.clean(node, "--all", "--wait", "60")
+
+    ours = {key for key in marked["annotations"] if "hami" in key} | {keys.NODE_LOCK}
+    removed = set(said.partition(f"{NAME}: removed ")[2].partition("\n")[0].split(", "))
+    assert status == 0, said
+    assert {REGISTER, keys.NODE_LOCK} <= removed <= ours, said  # the scheduler may end a handshake first
+    kept = {key: text for key, text in marked["annotations"].items() if key not in ours}
+    assert described(node) == {**marked, "annotations": kept}
+    assert [key for key in (*kept, *marked["labels"]) if "hami" in key] == []
+    record_property("figures", f"node clean removed {', '.join(sorted(removed))}; no label, lock or taint is left")
 
 
 def test_helm_leaves_nothing_of_the_release_in_the_cluster(uninstalled, node):

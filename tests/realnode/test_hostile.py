@@ -3,7 +3,7 @@
 import pytest
 
 from hami_plugin.protocol import keys
-from hami_plugin.scheduler.webhook.admission import IGNORE
+from hami_plugin.scheduler.engine.admission import IGNORE
 from tests.realnode import versions
 from tests.realnode.api import ApiError
 from tests.realnode.asked import NAMESPACE, container, manifest

@@ -7,12 +7,12 @@ import signal
 import grpc
 import pytest
 
-from hami_plugin.kubelet.checkpoint import kept_in
-from hami_plugin.kubelet.podresources.v1.podresources_pb2 import ListPodResourcesRequest
-from hami_plugin.kubelet.podresources.v1.podresources_pb2_grpc import PodResourcesListerStub
+from hami_plugin.kubelet.api.podresources_pb2 import ListPodResourcesRequest
+from hami_plugin.kubelet.api.podresources_pb2_grpc import PodResourcesListerStub
+from hami_plugin.kubelet.holders import kept_in
 from hami_plugin.model.device import physical_id
 from hami_plugin.protocol import keys
-from hami_plugin.scheduler.webhook.admission import IGNORE
+from hami_plugin.scheduler.engine.admission import IGNORE
 from hami_plugin.simulation.scheduler import POLICY, TOPOLOGY_AWARE
 from tests.realnode import versions
 from tests.realnode.asked import container, manifest

@@ -3,10 +3,11 @@
 import pytest
 
 from hami_plugin.protocol import keys
-from hami_plugin.scheduler.webhook.admission import IGNORE
+from hami_plugin.scheduler.engine.admission import IGNORE
 from tests.realnode import release, versions
 from tests.realnode.api import ApiError
 from tests.realnode.asked import NAMESPACE, container, manifest
+from tests.realnode.conftest import PROFILE
 from tests.realnode.ground import NAME
 from tests.realnode.servers import until
 
@@ -74,3 +75,45 @@ def test_a_daemons_token_is_good_for_the_objects_of_its_own_node_only(daemon, no
     assert error.value.status == 403
     assert api.annotate_node(NAME, {"team/tried": "1"})["metadata"]["annotations"]["team/tried"] == "1"
     api.annotate_node(NAME, {"team/tried": None})
+
+
+HAMIS = "system:serviceaccount:kube-system:hami-scheduler"
+
+
+@pytest.fixture
+def hamis(daemon, node):
+    """The API server as HAMi's own scheduler, which may do everything that RBAC can grant."""
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "hami-scheduler"}}
+    accounts = "/api/v1/namespaces/kube-system/serviceaccounts"
+    node.api.call("POST", accounts, account)
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = node.api.call("POST", f"{accounts}/hami-scheduler/token", asked)["status"]["token"]
+    who = "--serviceaccount=kube-system:hami-scheduler"
+    node.kubectl("create", "clusterrolebinding", "hamis", "--clusterrole=cluster-admin", who)
+    yield node.api.as_bearer(token)
+    node.kubectl("delete", "clusterrolebinding", "hamis")
+    node.api.call("DELETE", f"{accounts}/hami-scheduler")
+    release.Release(node=node).upgrade(release.values(PROFILE))
+
+
+def test_hamis_scheduler_is_let_through_where_the_chart_exempts_it(hamis, pods, node):
+    name = pods.create(manifest("decided", container(), schedulerName="nobody", labels=dict([IGNORE])))
+    decision = {"hami.io/vgpu-devices-to-allocate": ";", keys.BIND_PHASE: keys.PHASE_ALLOCATING}
+
+    def writes():
+        try:
+            hamis.annotate_pod(NAMESPACE, name, decision)
+            hamis.annotate_node(NAME, {keys.NODE_LOCK: "2026-01-01T00:00:00Z"})
+        except ApiError:
+            return False
+        return True
+
+    with pytest.raises(ApiError, match="only hami-plugin may write"):
+        hamis.annotate_pod(NAMESPACE, name, decision)
+    release.Release(node=node).upgrade(release.values(PROFILE, policies={"exemptUsers": [HAMIS]}))
+
+    until(writes, "the policy's exemption", 30)
+    assert pods.annotation(name, keys.BIND_PHASE) == keys.PHASE_ALLOCATING
+    hamis.annotate_node(NAME, {keys.NODE_LOCK: None})
+    with pytest.raises(ApiError, match="only hami-plugin may write"):
+        node.api.annotate_pod(NAMESPACE, name, {keys.BIND_PHASE: keys.PHASE_SUCCESS})

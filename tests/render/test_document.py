@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 
 from hami_plugin.model.device import Device, Health, Snapshot
-from hami_plugin.render import snapshot_json
+from hami_plugin.render.tables import snapshot_json
 
 Profile = Callable[[str], Snapshot]
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from hami_plugin.model.device import Device, Health, Snapshot
-from hami_plugin.render import link_graph_svg
+from hami_plugin.render.pictures import link_graph_svg
 
 Profile = Callable[[str], Snapshot]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -68,7 +68,7 @@ def test_the_legend_says_what_each_line_means_and_what_no_line_means(snapshot: P
         "NV1",
         "1 fabric link",
         "no line",
-        "the way leads through the host, or was not measured",
+        "connected through the host, or not measured",
     ]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from hami_plugin.model.device import Device, Health, Snapshot
 from hami_plugin.model.links import Link, Links
-from hami_plugin.render import heat_map_svg
+from hami_plugin.render.pictures import heat_map_svg
 
 Profile = Callable[[str], Snapshot]
 SVG = "{http://www.w3.org/2000/svg}"

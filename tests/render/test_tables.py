@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from hami_plugin.model.device import Device, Health, Snapshot
 from hami_plugin.model.links import Link, Links
-from hami_plugin.render import device_table, topology_matrix
+from hami_plugin.render.tables import device_table, topology_matrix
 
 Profile = Callable[[str], Snapshot]
 

@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.debian.commands import LackingError
 from tests.runtimes import image
 from tests.runtimes.containerd import Containerd
 from tests.runtimes.enclosure import enclosed
@@ -17,6 +16,7 @@ from tests.runtimes.inside import Inside
 from tests.runtimes.install import install
 from tests.runtimes.podman import Podman
 from tests.runtimes.wanted import Runtime, Wanted
+from tools.debian.commands import LackingError
 
 ARCHIVES = {name: f"/var/tmp/{number}.tar" for number, name in enumerate(image.VARIABLES)}
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from tests.debian.commands import SYSTEM_PATH, LackingError, tool
+from tools.debian.commands import SYSTEM_PATH, LackingError, tool
 
 SCRIPT = Path(__file__).with_name("enclosure.sh")
 CGROUPS = Path("/sys/fs/cgroup")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from tests.debian.commands import tool
+from tools.debian.commands import tool
 
 PLAIN, GREEDY = "localhost/inside:1", "localhost/greedy:1"
 VARIABLES = {PLAIN: ("PATH=/bin",), GREEDY: ("PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all")}
@@ -37,7 +37,13 @@ def packed(name: str, layer: bytes, settings: Mapping[str, object]) -> bytes:
 
     only = blob("layer.v1.tar", layer)
     platform = {"architecture": _architecture(), "os": "linux"}
-    config = {**platform, "config": settings, "rootfs": {"type": "layers", "diff_ids": [only["digest"]]}}
+    history = [{"created_by": "tests"}]  # buildah counts the layers of a base by it
+    config = {
+        **platform,
+        "config": settings,
+        "rootfs": {"type": "layers", "diff_ids": [only["digest"]]},
+        "history": history,
+    }
     manifest = {"schemaVersion": 2, "config": blob("config.v1+json", _json(config)), "layers": [only]}
     entry = {
         **blob("manifest.v1+json", _json(manifest)),

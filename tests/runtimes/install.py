@@ -6,12 +6,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.debian import telling
-from tests.debian.apt import Packages
-from tests.debian.commands import LackingError, output, tool
-from tests.debian.telling import Say
-from tests.debian.tree import Tree
 from tests.runtimes import lacking
+from tests.support.required import required
+from tools.debian import telling
+from tools.debian.apt import Packages
+from tools.debian.commands import LackingError, output, tool
+from tools.debian.telling import Say
+from tools.debian.tree import Tree
 
 PACKAGES = Packages(
     base=("podman", "runc", "conmon", "busybox-static"),
@@ -51,7 +52,10 @@ def versions(root: Path) -> Mapping[str, str]:
 
 
 def main() -> int:
-    return telling.main(lambda say: f"The runtimes are in {install(say)}", absent="No real runtimes here")
+    def made(say: Say) -> str:
+        return f"The runtimes are in {install(say)}"
+
+    return telling.main(made, absent="No real runtimes here", required=required())
 
 
 if __name__ == "__main__":

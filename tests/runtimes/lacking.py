@@ -3,7 +3,7 @@
 import os
 import shutil
 
-from tests.debian.commands import SYSTEM_PATH, LackingError
+from tools.debian.commands import SYSTEM_PATH, LackingError
 
 TOOLS = {
     "apt-get": "a Debian, or another system with Debian's apt",

@@ -141,7 +141,7 @@ def nvidia(
 H100 = {n: f"GPU-0000000{n}-5150-4ccd-8a11-f2a0380b000{n}" for n in range(8)}
 A100 = {n: f"GPU-0000000{n}-5150-4ccd-8a11-667bc5cd000{n}" for n in range(2)}
 MIG_3G, MIG_2G = "MIG-443a0e4b-2332-50a4-aa1b-85847d5f7a1c", "MIG-675fd6c9-10a3-5317-ba0f-daf833f78756"
-A100_SLICES = {"0:0": (12, 13), MIG_3G: (12, 13), "0:1": (30, 31), MIG_2G: (30, 31), "0:2": (84, 85), "0:3": (93, 94)}
+A100_SLICES = {"0:0": (21, 22), MIG_3G: (21, 22), "0:1": (30, 31), MIG_2G: (30, 31), "0:2": (84, 85), "0:3": (93, 94)}
 
 NPUS = {n: f"0000000{n}-51504CCD-8A11EF2B-265D000{n}-0000000{n}" for n in range(8)}
 ASCEND_CONTROL = {"/dev/davinci_manager": (235, 0), "/dev/devmm_svm": (238, 0), "/dev/hisi_hdc": (240, 0)}

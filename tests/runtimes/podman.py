@@ -19,8 +19,7 @@ class Podman:
     def __init__(self, enclosure: Enclosure, *archives: str) -> None:
         self._enclosure = enclosure
         for archive in archives:
-            loaded = self._podman("load", "--quiet", "--input", archive, deadline_s=LOAD_S)
-            assert loaded.returncode == 0, loaded.stderr
+            self.load(archive)
 
     def run(self, wanted: Wanted) -> Inside:
         command = ("/bin/sh", "-c", inside.SCRIPT, "report", *wanted.read)
@@ -29,6 +28,14 @@ class Podman:
             raise RefusedError(done.stderr.strip())
         assert done.returncode == 0, f"podman run: {done.returncode}: {done.stderr}"
         return inside.parse(done.stdout)
+
+    def load(self, archive: str) -> None:
+        loaded = self._podman("load", "--quiet", "--input", archive, deadline_s=LOAD_S)
+        assert loaded.returncode == 0, loaded.stderr
+
+    def command(self, *arguments: str):
+        """Run a container of an image to its end, with further options before the image's name."""
+        return self._podman("run", *self._options(), *arguments, deadline_s=RUN_S)
 
     def _options(self) -> tuple[str, ...]:
         return (

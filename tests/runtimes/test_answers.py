@@ -2,7 +2,7 @@
 
 import pytest
 
-from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as api
+from hami_plugin.kubelet.api import deviceplugin_pb2 as api
 from tests.runtimes.wanted import Wanted
 
 KIND = "hami-plugin.test/card"

@@ -5,10 +5,10 @@ import subprocess
 
 import pytest
 
-from tests.debian.apt import BASE, LATER, Packages, configuration, mirror, sources
-from tests.debian.commands import SYSTEM_PATH, LackingError, tool
-from tests.debian.tree import Tree
 from tests.runtimes.install import VERSIONS, install
+from tools.debian.apt import BASE, LATER, Packages, configuration, mirror, sources
+from tools.debian.commands import SYSTEM_PATH, LackingError, tool
+from tools.debian.tree import Tree
 
 DEADLINE_S = 60
 SMALL = Packages(base=("busybox-static",))  # depends on nothing

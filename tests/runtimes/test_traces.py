@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.debian.commands import LackingError
 from tests.runtimes import image
 from tests.runtimes.containerd import Containerd
 from tests.runtimes.enclosure import cgroups, enclosed
 from tests.runtimes.podman import Podman
 from tests.runtimes.wanted import Wanted
+from tools.debian.commands import LackingError
 
 DEADLINE_S = 20
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from cdi.edits import DeviceNode, Mount
-from hami_plugin.kubelet.v1beta1 import deviceplugin_pb2 as api
+from hami_plugin.kubelet.api import deviceplugin_pb2 as api
 from tests.runtimes import image
 from tests.runtimes.inside import Inside
 

@@ -94,7 +94,7 @@ def test_a_card_of_no_family_hides_no_other(tmp_path: Path) -> None:
     found = cards.look(lambda _uuid: None)
 
     assert [one.device.index for one in found.sightings] == [1]
-    assert "card 0, a Acme, is of no family that is configured" in found.problems
+    assert "card 0, a Acme, belongs to no configured family" in found.problems
 
 
 def test_cards_keep_their_numbers_when_the_tool_counts_anew(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from hami_plugin.scheduler.engine.fit import Granted, fit
 from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.sdk import AnnotationKeys, Card, Family, Hardware, Resources, Vendor, listed_vendor, whole_devices
 from hami_plugin.sdk.tools import parse_table
+from hami_plugin.simulation.machines import load_machine
 
 KEYS = AnnotationKeys.of_agent("acme")
 UUIDS = ("acme.example/use-uuid", "acme.example/nouse-uuid")
@@ -44,7 +45,6 @@ def vendor(*families: str, **changed: Any) -> Vendor:
         noun="CARD",
         settings=ToolSettings,
         hardware=HARDWARE,
-        simulate=lambda _machine, _folder: pytest.fail("nothing is simulated here"),
         **{**facts, **changed},
     )
 
@@ -202,3 +202,8 @@ def info(index: int, *, health: bool = True) -> DeviceInfo:
     return DeviceInfo(
         id=f"A-{index}", index=index, count=1, devmem=1024, devcore=100, type="Acme", numa=index % 2, health=health
     )
+
+
+def test_a_vendor_without_a_simulation_says_so(tmp_path: Path) -> None:
+    with pytest.raises(HamiError, match="Acme cards hardware cannot be simulated"):
+        vendor().simulate(load_machine("dgx-h100"), tmp_path)

@@ -97,3 +97,12 @@ def test_whatever_a_parser_raises_is_the_tools_problem(tmp_path: Path, error: Ex
 
     with pytest.raises(ToolError, match=r"smi printed unreadable output: ('?nine|ZeroDivisionError)"):
         read(script(tmp_path, "echo x"), parse)
+
+
+def test_a_script_without_its_interpreter_says_so(tmp_path):
+    tool = tmp_path / "smi"
+    tool.write_text("#!/no/such/shell -e\n")
+    tool.chmod(0o755)
+
+    with pytest.raises(ToolError, match="smi cannot be run: it is a script for /no/such/shell, which is not here"):
+        output(tool)

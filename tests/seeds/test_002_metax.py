@@ -14,24 +14,38 @@ from hami_plugin.protocol.decisions import decode_devices
 from tests.seeds.examples import examples
 from tests.support.live import Live, live
 from tests.support.scheduling import reasons, until
-from vendors.metax.injection import UNLIMITED
+from vendors.metax.settings import UNCUT
 
 BINPACK, SPREAD, AWARE, SHARE = examples("002_metax.yaml")
 QOS = "metax-tech.com/sgpu-qos-policy"
 REGISTER = "metax-tech.com/node-gpu-devices"
 ALLOCATED = "hami.io/metax-sgpu-devices-allocated"
 CARDS = 8
+TRUSTED = {"vendors": {"metax": {"unlimitedShares": True}}}
+"""What a node needs to take the article's parts, as long as it has no sGPUs: each has a whole GPU alone."""
 AGENTS_SHARES = 16
 
 
 @pytest.fixture
 async def node() -> AsyncIterator[Live]:
-    async with live("metax-c500-8") as one:
+    async with live("metax-c500-8", **TRUSTED) as one:
         yield one
 
 
 def cards(node: Live, name: str, key: str = ALLOCATED) -> list[str]:
     return [grant.uuid for piece in decode_devices(node.noted(name)[key]) for grant in piece]
+
+
+async def test_a_part_is_refused_at_scheduling_where_no_container_can_be_given_an_sgpu() -> None:
+    """通过精确限制每个任务的显存(如 4G)与计算核心比例(vcore, 如 60%)来实现资源隔离。"""
+    async with live("metax-c500-8") as node:
+        answer = await node.filtered(await node.created(SHARE))
+        await node.run(AWARE)
+
+    assert answer["NodeNames"] == []
+    assert answer["FailedNodes"][NODE].startswith("8/8 CardServedWholeOnly")
+    assert "only an sGPU of MetaX's own agent limits containers to shares" in answer["FailedNodes"][NODE]
+    assert len(cards(node, AWARE["metadata"]["name"])) == 4
 
 
 @pytest.mark.full
@@ -118,6 +132,7 @@ async def test_a_pod_without_a_class_is_best_effort_and_a_whole_card_has_none(no
     assert sorted(refused.split(", ")) == ["1/2 CardInsufficientMemory", "1/2 CardQosPolicyMismatch(best-effort)"]
 
 
+@pytest.mark.full
 async def test_a_container_has_all_of_its_gpu_and_the_daemon_says_so(node: Live) -> None:
     """允许多个容器任务共享同一张物理 GPU 卡: until GPUs are cut, each container has one alone."""
     await node.run(SHARE)
@@ -125,7 +140,9 @@ async def test_a_container_has_all_of_its_gpu_and_the_daemon_says_so(node: Live)
     register: list[dict[str, Any]] = json.loads(node.written(REGISTER))
     assert {card["totalDevCount"] for card in register} == {1}
     assert node.answers["gpu-pod"].edits.env == {}
-    assert any("parts are not limited" in line and UNLIMITED in line for line in node.stage.log_lines())
+    await node.stage.until(
+        lambda: any("parts are not limited" in line and UNCUT in line for line in node.stage.log_lines()), "the line"
+    )
 
 
 @pytest.mark.full

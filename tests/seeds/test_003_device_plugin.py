@@ -18,9 +18,9 @@ from hami_plugin.demo.node import CONFIGURATION, environment, simulated_node
 from hami_plugin.sdk import vendor_names
 from tests.charts.helm import HelmError, rendered
 from tests.charts.library import library
-from tests.debian.commands import LackingError
 from tests.seeds.examples import HERE, examples
 from tests.support.live import live
+from tools.debian.commands import LackingError
 
 (VALUES,) = examples("003_values.yaml")
 (DAEMON_SET,) = examples("003_daemonset.yaml")
@@ -113,7 +113,7 @@ async def alive(stage: Any) -> None:
         (
             "cambricon",
             "splitCount",
-            "a whole MLU goes to one container, or in 100 shares with unlimitedShares: true",
+            "a whole MLU goes to one container, or in 100 shares with mode: dynamic-smlu or unlimitedShares: true",
         ),
     ],
 )
@@ -138,19 +138,6 @@ async def test_the_parts_of_an_npu_are_told_by_chip(tmp_path: Path) -> None:
     _, said = await run({"nodeName": "n1", "vendors": {"ascend": section}}, tmp_path)
 
     assert re.findall(r"(\d+) on (\w+)", said)[:3] == [("15", "Ascend910A"), ("8", "Ascend910B2"), ("4", "Ascend910B3")]
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("strategy", ["single", "mixed"])
-async def test_a_mig_strategy_is_refused_with_what_happens_to_such_cards(strategy: str, tmp_path: Path) -> None:
-    """migStrategy: "none" # none | single | mixed"""
-    nvidia = {**SECTIONS["nvidia"], "migStrategy": strategy}
-
-    status, said = await run({"nodeName": "n1", "vendors": {"nvidia": nvidia}}, tmp_path)
-
-    assert status == 2
-    assert f'vendors.nvidia.migStrategy: "{strategy}": cannot be set for this vendor' in said
-    assert "MIG instances are not offered, and cards in MIG mode are unhealthy" in said
 
 
 async def run(configuration: Mapping[str, Any], folder: Path) -> tuple[int, str]:

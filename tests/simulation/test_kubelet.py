@@ -3,20 +3,22 @@
 import asyncio
 import shutil
 import tempfile
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from cdi.edits import ContainerEdits
-from hami_plugin.aio import Watched
-from hami_plugin.errors import RefusalReason, RefusedError
-from hami_plugin.kubelet.checkpoint import CheckpointFile
-from hami_plugin.kubelet.endpoint import Endpoint
-from hami_plugin.kubelet.podresources import PodResourcesClient
+from hami_plugin.aio import Watched, holds
+from hami_plugin.errors import HamiError, RefusalReason, RefusedError
+from hami_plugin.kubelet.endpoint import Endpoint, register
+from hami_plugin.kubelet.holders import CheckpointFile, PodResourcesClient
+from hami_plugin.kubelet.listener import Listener
+from hami_plugin.kubelet.servicer import DevicePluginServicer
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.ports import Holder, NullObserver, Offer
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.simulation.kubelet import AdmissionError, FakeKubelet, Manners, StartError
+from hami_plugin.simulation.kubelet import AdmissionError, FakeKubelet, Manners, Rivals, StartError
 
 RESOURCE = "example.com/gpu"
 
@@ -208,16 +210,147 @@ async def test_a_restart_keeps_allotments_and_knows_no_device_until_the_plugin_i
         await kubelet.admit(pod("4", wants("main", 1)))
 
 
+async def test_a_restarted_kubelet_fails_a_pod_that_has_not_started_while_no_plugin_is_back(kubelet):
+    started, admitted = pod("started", wants("main", 1)), pod("admitted", wants("main", 1))
+    for one in (started, admitted):
+        await kubelet.admit(one)
+    await kubelet.start_container("started", "main")
+    kubelet.ledger.fail(RESOURCE)
+
+    await kubelet.admit(started)
+    with pytest.raises(AdmissionError, match="no healthy devices present"):
+        await kubelet.admit(admitted)
+
+    assert set(kubelet.ledger.pods) == {"started"}
+
+
+async def test_without_its_checkpoint_a_restarted_kubelet_knows_no_allotment_and_starts_nothing(kubelet):
+    await kubelet.admit(pod("u", wants("main", 1)))
+
+    await kubelet.restart(checkpoint_removed=True)
+    await kubelet.until(lambda: kubelet.allocatable(RESOURCE) == 4)
+
+    with pytest.raises(StartError, match=f"no devices found allocated in local cache for pod u.*{RESOURCE}"):
+        await kubelet.start_container("u", "main")
+
+
 async def test_a_resource_that_nobody_registered_is_ignored(kubelet):
     stranger = ContainerView(name="main", limits={"example.com/unknown": "3"})
 
     assert await kubelet.admit(pod("1", stranger)) == {"main": {}}
 
 
-async def test_the_devices_of_a_lost_plugin_stay_in_the_capacity_for_a_while(kubelet):
-    await kubelet.plugin(RESOURCE).close()
+async def test_the_devices_of_a_lost_plugin_stay_in_the_capacity_for_a_while(plain):
+    kubelet, serve = plain
+    lost = await serve("one.sock")
 
-    assert (kubelet.capacity(RESOURCE), kubelet.allocatable(RESOURCE)) == (4, 0)
+    await lost.close()
+
+    await kubelet.until(lambda: kubelet.allocatable(RESOURCE) == 0)
+    assert kubelet.capacity(RESOURCE) == 4
     kubelet.manners = Manners(grace=0)
     await asyncio.sleep(0.01)
     assert kubelet.capacity(RESOURCE) == 0
+
+
+async def test_with_a_topology_policy_the_plugin_is_asked_about_the_chosen_numa_node_only(kubelet, plugin):
+    kubelet.manners = Manners(topology="best-effort")
+    plugin.wish = ["d2"]
+
+    granted = await kubelet.admit(pod("u", wants("main", 1)))
+
+    assert plugin.calls[0] == ("prefer", ["d0", "d1"], [], 1)
+    assert granted["main"][RESOURCE][0] in {"d0", "d1"}
+
+
+async def test_a_cpu_of_its_own_draws_a_containers_devices_to_its_numa_node(kubelet, plugin):
+    kubelet.manners = Manners(topology="single-numa-node", cpus=frozenset({1}))
+
+    granted = await kubelet.admit(pod("u", wants("main", 2)))
+
+    assert set(granted["main"][RESOURCE]) == {"d2", "d3"}
+    assert plugin.calls == [("allocate", ["d2", "d3"])]  # all that are left there: no preference is asked for
+
+
+async def test_a_pod_that_cannot_be_aligned_fails_before_the_plugin_is_asked_and_holds_nothing(kubelet, plugin):
+    kubelet.manners = Manners(topology="single-numa-node")
+
+    with pytest.raises(AdmissionError, match="cannot be allocated with Topology locality") as error:
+        await kubelet.admit(pod("u", wants("main", 3)))
+
+    assert (error.value.reason, plugin.calls) == ("TopologyAffinityError", [])
+    assert kubelet.ledger.taken(RESOURCE) == frozenset()
+
+
+@pytest.fixture
+async def plain():
+    """A kubelet, and a function that serves a plugin on a socket and registers it there."""
+    async with AsyncExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fk")))
+        kubelet = FakeKubelet(root)
+        await kubelet.start()
+        stack.push_async_callback(kubelet.stop)
+
+        async def serve(socket, *, again=False):
+            plugin = Plugin()
+            if not again:
+                servicer = DevicePluginServicer(plugin, NullObserver())
+                listener = await Listener.open(root / socket, servicer)
+                stack.push_async_callback(listener.close)
+            lists = kubelet.changes.value
+            await register(root, plugin, socket, timeout=60.0)
+            await kubelet.until(lambda: kubelet.changes.value > lists + 1 and kubelet.allocatable(RESOURCE) == 4)
+            return listener if not again else None
+
+        yield kubelet, serve
+
+
+@pytest.mark.parametrize("rivals", [Rivals.BY_SOCKET, Rivals.NEWEST])
+async def test_the_end_of_a_former_plugin_takes_no_device_away(plain, rivals):
+    kubelet, serve = plain
+    kubelet.manners = Manners(rivals=rivals)
+    first = await serve("one.sock")
+    await serve("two.sock")
+    former = first.servicer.streams
+    connections = kubelet._connected[RESOURCE]
+
+    await first.close()
+
+    assert former == 1  # it was not ended by the newer one
+    await kubelet.until(lambda: len(connections) == 1)
+    assert (kubelet.allocatable(RESOURCE), kubelet.plugin(RESOURCE).socket.name) == (4, "two.sock")
+
+
+async def test_since_1_36_the_end_of_the_newest_plugin_leaves_the_resource_to_the_former_one(plain):
+    kubelet, serve = plain
+    await serve("one.sock")
+    newest = await serve("two.sock")
+
+    await newest.close()
+
+    await kubelet.until(lambda: kubelet.plugin(RESOURCE).socket.name == "one.sock")
+    assert kubelet.allocatable(RESOURCE) == 4
+
+
+async def test_from_1_26_to_1_35_the_end_of_a_former_plugin_drops_the_newest_one(plain):
+    kubelet, serve = plain
+    kubelet.manners = Manners(rivals=Rivals.BY_RESOURCE)
+    first = await serve("one.sock")
+    newest = await serve("two.sock")
+
+    await first.close()
+
+    assert await holds(lambda: not kubelet.allocatable(RESOURCE) and not newest.servicer.streams, within=30.0)
+    await serve("two.sock", again=True)
+
+
+async def test_since_1_36_a_second_registration_on_a_socket_in_use_is_refused_and_the_first_ones_end_overlooked(plain):
+    kubelet, serve = plain
+    first = await serve("one.sock")
+
+    with pytest.raises(HamiError, match="already connected"):
+        await serve("one.sock", again=True)
+    await first.close()
+
+    await kubelet.until(lambda: bool(kubelet.plugin(RESOURCE).ended))
+    assert kubelet.allocatable(RESOURCE) == 4  # of a plugin that is gone

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.demo.pods import container, pod
+from hami_plugin.demo.steps import container, pod
 from hami_plugin.errors import HamiError
 from hami_plugin.model.views import node_view
 from hami_plugin.protocol import keys

@@ -27,6 +27,7 @@ from hami_plugin.model.ports import CheckpointEntry
 from hami_plugin.model.views import NodeView, PodView, pod_view
 from hami_plugin.node_status.annotations import Source, Style, desired_annotations
 from hami_plugin.protocol.keys import OWN
+from hami_plugin.scheduler.engine.admission import Scheduling, defaults, review, stored
 from hami_plugin.scheduler.engine.capacity import impossible, sizes
 from hami_plugin.scheduler.engine.devices import Given
 from hami_plugin.scheduler.engine.filter import ClusterSnapshot, NoDemand, filter_nodes
@@ -35,7 +36,6 @@ from hami_plugin.scheduler.engine.node_info import read_idle_node, read_node, sc
 from hami_plugin.scheduler.engine.node_resources import insufficient_other, resource_names, without_device
 from hami_plugin.scheduler.engine.pod_info import PodIndex, patch
 from hami_plugin.scheduler.engine.requests import Denied
-from hami_plugin.scheduler.webhook.admission import Scheduling, defaults, review, stored
 from hami_plugin.sdk import Family, load_vendor, vendor_names
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.kubelet import AdmissionError, Allotment, Reuse, wanted

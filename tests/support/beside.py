@@ -14,6 +14,7 @@ from hami_plugin.config.settings import Settings
 from hami_plugin.config.vendors import VendorSettings
 from hami_plugin.daemon.app import Daemon, Process
 from hami_plugin.daemon.startup import Served
+from hami_plugin.daemon.takeover import Claim
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Discovery, Sighting
 from hami_plugin.protocol.decisions import encode_devices
@@ -79,7 +80,7 @@ class Beside:
     def problem(self, component: str) -> str:
         return self.daemon.readiness().get(component, "")
 
-    async def says(self, component: str, words: str, within: float = 20.0) -> None:
+    async def says(self, component: str, words: str, within: float = 60.0) -> None:
         """Wait until a component of the readiness tells these words."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
@@ -89,7 +90,7 @@ class Beside:
         assert words in self.problem(component), self.daemon.readiness()
 
     async def odd_offered(self, count: int) -> None:
-        await self.kubelet.until(lambda: self.kubelet.allocatable(ODD) == count, within=15)
+        await self.kubelet.until(lambda: self.kubelet.allocatable(ODD) == count, within=60)
 
     @property
     def odd_inventory(self):
@@ -108,7 +109,7 @@ class Beside:
 
     async def the_other_is_served(self, name: str = "p1") -> None:
         """The vendor that behaves is offered, registered, gives a pod its device, and shows in the metrics."""
-        await self.kubelet.until(lambda: self.kubelet.allocatable(COUNT) == 8, within=30)
+        await self.kubelet.until(lambda: self.kubelet.allocatable(COUNT) == 8, within=60)
         await until(lambda: REGISTER in self.api.node.annotations)
         waiting = self.api.add(pod(name, pieces=[[grant(0)]]))
         await self.kubelet.admit(waiting)
@@ -156,7 +157,8 @@ async def beside(family=ODD_FAMILY, driver=None, *, families=None, opening=None,
         configuration = Configuration(settings=own, sections={})
         host = HostPaths(hook=root / "hook", hook_view=root / "hook", proc=root)
         metrics = Metrics(registry, version="")
-        daemon = Daemon(Process(configuration=configuration, vendors=vendors, host=host), api, metrics)
+        process = Process(configuration=configuration, vendors=lambda: vendors, host=host)
+        daemon = Daemon(process, api, metrics, Claim(own.state_dir))
         for collector in daemon.shown():
             registry.register(collector)
         await kubelet.start()
@@ -165,7 +167,7 @@ async def beside(family=ODD_FAMILY, driver=None, *, families=None, opening=None,
         try:
             yield Beside(daemon=daemon, api=api, kubelet=kubelet, odd=driver, task=task, registry=registry)
             stop.set()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await task
         finally:
             driver.release()

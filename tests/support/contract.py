@@ -218,5 +218,6 @@ def _names(vendor: Vendor) -> set[str]:
     found: set[str] = set()
     for family in families(vendor):
         found |= {*family.resources.names.values(), family.device_type}
-        found |= {getattr(family.annotations, name) for name in family.annotations.__slots__}
+        keys = [getattr(family.annotations, name) for name in family.annotations.__slots__]
+        found |= {key for value in keys for key in ((value,) if isinstance(value, str) else value)}
     return found - {""}

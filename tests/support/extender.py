@@ -147,6 +147,7 @@ async def listening(
         probes=probes,
         metrics=metrics,
     )
+    server._connections._header = 20.0  # dozens of callers at once have time to ask, however slow the machine is
     await server.start(context, stop_s=settings.stop_seconds)
     connector = aiohttp.TCPConnector(ssl=trust) if trust else aiohttp.TCPConnector()
     try:

@@ -10,10 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from inspect import iscoroutinefunction, signature
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+
+from tests.support.scale import whole
 
 Json = Mapping[str, Any]
 Test = TypeVar("Test", bound=Callable[..., object])
@@ -56,8 +59,18 @@ def answers(files: str | Iterable[str], *names: str) -> Callable[[Test], Test]:
 
 
 def asks(files: str | Iterable[str], *names: str) -> Callable[[Test], Test]:
-    """Gives this test each case of these functions, one at a time, as ``case``."""
+    """Gives this test each case of these functions, one at a time, as ``case``.
+
+    A test that asks for nothing else is one test of all cases.
+    """
     kept = [files] if isinstance(files, str) else list(files)
-    cases = [pytest.param(case, id=f"{file}-{case['id']}") for file in kept for case in recorded(file)]
-    chosen = [case for case in cases if any(named(case.values[0]["fn"], name) for name in names)]
-    return lambda test: pytest.mark.parametrize("case", chosen)(answers(kept, *names)(test))
+    cases = [(f"{file}-{case['id']}", case) for file in kept for case in recorded(file)]
+    chosen = [(name, case) for name, case in cases if any(named(case["fn"], one) for one in names)]
+
+    def given(test: Test) -> Test:
+        noted = answers(kept, *names)(test)
+        if [*signature(test).parameters] == ["case"] and not iscoroutinefunction(test):
+            return whole(chosen)(noted)
+        return pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in chosen])(noted)
+
+    return given

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 KEPT = ("id", "index", "type", "totalmem")
@@ -22,7 +22,9 @@ def varied(questions: Sequence[Any], chance: random.Random) -> Any:
         other.pop(part, None)
         if found is not None:
             other[part] = found
-    donors = [card for one in alike for card in one["devices"]]
+    donors: dict[tuple[Any, Any], list[Any]] = {}
+    for card in (card for one in alike for card in one["devices"]):
+        donors.setdefault((card["type"], card["totalmem"]), []).append(card)
     other["devices"] = [_restored(card, donors, chance) for card in base["devices"]]
     if chance.random() < 0.3:
         chance.shuffle(other["devices"])
@@ -43,9 +45,8 @@ def varied(questions: Sequence[Any], chance: random.Random) -> Any:
     return other
 
 
-def _restored(card: Any, donors: Sequence[Any], chance: random.Random) -> Any:
-    alike = [one for one in donors if (one["type"], one["totalmem"]) == (card["type"], card["totalmem"])]
-    donor = copy.deepcopy(chance.choice(alike))
+def _restored(card: Any, donors: Mapping[tuple[Any, Any], Sequence[Any]], chance: random.Random) -> Any:
+    donor = copy.deepcopy(chance.choice(donors[card["type"], card["totalmem"]]))
     kept = {key: card[key] for key in KEPT if key in card}
     if donor.get("mode") != card.get("mode") or chance.random() < 0.3:
         return copy.deepcopy(card)

@@ -9,7 +9,7 @@ import asyncio
 import base64
 import copy
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,26 +89,35 @@ class Live:
 
     async def filtered(self, pod: Mapping[str, Any]) -> dict[str, Any]:
         """The extender's answer about the one node, once its watch has told it of the devices."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 answer = dict(await self.scheduler.post("/filter", ask(self.api, pod)))
-                if answer["FailedNodes"].get(self.stage.node) != UNREGISTERED:
+                if answer.get("FailedNodes", {}).get(self.stage.node) != UNREGISTERED:
                     return answer
                 await asyncio.sleep(0.05)
 
     async def chosen(self, pod: Mapping[str, Any]) -> None:
         """Filter until the node is chosen: what has ended is known a moment later."""
-        async with asyncio.timeout(30):
-            while not (await self.filtered(pod))["NodeNames"]:  # noqa: ASYNC110  # the scheduler tells nobody
+        async with asyncio.timeout(60):
+            while not (await self.filtered(pod)).get("NodeNames"):  # noqa: ASYNC110  # the scheduler tells nobody
                 await asyncio.sleep(0.02)
 
     async def bound(self, pod: Mapping[str, Any]) -> None:
-        """Filter and bind. ``RefusedError`` where either says no."""
-        answer = await self.filtered(pod)
-        if answer["NodeNames"] != [self.stage.node]:
-            raise RefusedError("filter", answer["Error"] or answer["FailedNodes"][self.stage.node])
-        if error := (await self.scheduler.post("/bind", binding(pod, self.stage.node)))["Error"]:
-            raise RefusedError("bind", error)
+        """Filter and bind, as often as kube-scheduler is told to: what was decided may be another's by the time of the
+        bind, as the places of an instance that is being destroyed. ``RefusedError`` where either says no.
+        """
+        async with asyncio.timeout(60):
+            while True:
+                verb, answer = "filter", await self.filtered(pod)
+                if not (error := answer["Error"]) and answer["NodeNames"] != [self.stage.node]:
+                    raise RefusedError("filter", answer["FailedNodes"][self.stage.node])
+                if not error:
+                    verb, answer = "bind", await self.scheduler.post("/bind", binding(pod, self.stage.node))
+                    if not (error := answer["Error"]):
+                        return
+                if "scheduled again" not in error:
+                    raise RefusedError(verb, error)
+                await asyncio.sleep(0.1)
 
     async def run(self, manifest: Mapping[str, Any], name: str = "", **annotations: str) -> dict[str, Any]:
         """The whole way until the pod runs; the pod as the API server then has it. ``RefusedError`` on the way."""
@@ -164,12 +173,22 @@ class Live:
 
 
 @asynccontextmanager
-async def live(profile: str, *, node: str = NODE, **configuration: Any) -> AsyncIterator[Live]:
-    """A node that serves the machine of a profile, and our scheduler beside it: the kubelet counts, both are ready."""
+async def live(
+    profile: str,
+    *,
+    node: str = NODE,
+    prepare: Callable[[SimulatedNode], None] = lambda _stage: None,
+    **configuration: Any,
+) -> AsyncIterator[Live]:
+    """A node that serves the machine of a profile, and our scheduler beside it: the kubelet counts, both are ready.
+
+    ``prepare`` is done to the machine before the daemon starts.
+    """
     async with AsyncExitStack() as stack:
         stage = await stack.enter_async_context(
             simulated_node(profile, configuration={**CONFIGURATION, **configuration}, node=node)
         )
+        prepare(stage)
         await stage.start_daemon()
         scheduler = await stack.enter_async_context(started(stage.api, scheduling_folder(stage)))
         one = Live(stage=stage, scheduler=scheduler, stack=stack)

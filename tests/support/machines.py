@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from cdi.edits import ContainerEdits
 from hami_plugin.demo.node import install_core
-from hami_plugin.demo.pods import part
+from hami_plugin.demo.steps import part
 from hami_plugin.errors import RefusedError
 from hami_plugin.model.delivery import ANSWERED_FOR, Answer
 from hami_plugin.model.device import Device, Snapshot, physical_id
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import NodeView, PodView, pod_view
 from hami_plugin.protocol.register import DeviceInfo, all_served
+from hami_plugin.scheduler.engine.admission import stored
 from hami_plugin.scheduler.engine.fit import PodFit, fit_pod
 from hami_plugin.scheduler.engine.node_info import read_node, scheduling_policies
 from hami_plugin.scheduler.engine.pod_info import patch
-from hami_plugin.scheduler.webhook.admission import stored
 from hami_plugin.sdk import Family
 from hami_plugin.simulation.hardware import vendor_of
-from hami_plugin.simulation.machines import load_machine, machine_names
+from hami_plugin.simulation.machines import machine_names
 from tests.support.node import Node
-from tests.support.rigs import NODE, Rig, rig
+from tests.support.rigs import NODE, Rig, known, rig
 
 UNLIMITED = "unlimited_shares"
 UID = "00000000-0000-4000-8000-000000000001"
@@ -52,7 +51,7 @@ class Way:
     whole: Mapping[str, int] = field(default_factory=lambda: {"count": 1})
 
 
-PARTITIONED = {"serve": "partitions"}
+PARTITIONED = {"serve": "partitions", "cut": "beforehand"}
 SOFT = {"huawei.com/vnpu-mode": "hami-core"}
 WAYS: Mapping[str, tuple[Way, ...]] = {
     "ascend": (
@@ -87,7 +86,19 @@ WAYS: Mapping[str, tuple[Way, ...]] = {
     "vastai": (Way(name="card", joined="card"), Way(name="die", settings={"deviceStrategy": "die"})),
 }
 """Those that have more than one."""
-CUT: Mapping[str, tuple[Way, ...]] = {"enflame-s60-8-drs": (Way(name="auto"),)}
+LENT = Way(
+    name="lent",
+    settings={"cut": "beforehand"},
+    faults=(
+        *(("cut", card, slices) for card in range(6) for slices in (1, 2, 3)),
+        *(("cut", card, 6) for card in (6, 7)),
+    ),
+)
+"""Of six cards a sixth, two and three sixths are cut, and two are one partition each."""
+CUT: Mapping[str, tuple[Way, ...]] = {
+    "enflame-s60-8-drs": (LENT,),
+    "cambricon-mlu370x8-4-smlu": (Way(name="uncut", settings={"mode": "default"}),),
+}
 """By profile: those whose own state says how they are served."""
 
 
@@ -108,7 +119,9 @@ class Case:
 
 def profiles() -> tuple[str, ...]:
     """All that ship, and those of ``INVENTED``."""
-    return (*machine_names(), *(str(file) for file in sorted(INVENTED.glob("*.yaml"))))
+    invented = sorted(INVENTED.glob("*.yaml"))
+    assert invented, f"{INVENTED} is empty"
+    return (*machine_names(), *map(str, invented))
 
 
 def cases() -> tuple[Case, ...]:
@@ -117,12 +130,6 @@ def cases() -> tuple[Case, ...]:
         for name in profiles()
         for way in CUT.get(name, WAYS.get(vendor_of(known(name)).name, (Way(),)))
     )
-
-
-@cache
-def known(profile: str) -> Machine:
-    """The machine of a profile, read once."""
-    return load_machine(profile)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -124,7 +124,7 @@ class Node:
     def _gone(self, pod):
         self.reaper.gone(pod)
         self.settlement.forget(pod.uid)
-        self.ledger.drop([held.key for held in self.ledger.of_pod(pod.uid)])
+        self.ledger.drop([held.key for held in self.ledger.held.of_pod(pod.uid)])
 
     def _allocator(self, family, units=None, snapshot=None):
         return Allocator(family, self._state(), snapshot=snapshot or self.snapshot, guard=self.guard, units=units)
@@ -148,6 +148,6 @@ class Node:
 
 async def until(condition):
     """Wait for what other tasks bring about; nothing tells of it, so look often."""
-    async with asyncio.timeout(30.0):
+    async with asyncio.timeout(60.0):
         while not condition():  # noqa: ASYNC110  # conditions are about many objects, most without a signal
             await asyncio.sleep(0.001)

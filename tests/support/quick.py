@@ -55,14 +55,16 @@ def nearest(changed: Collection[str], root: Path) -> list[str]:
     """Test files and folders, the nearest first."""
     modules = {name: path for path in changed if (name := module(path))}
     files = sorted(path.relative_to(root).as_posix() for path in (root / "tests").rglob("test_*.py"))
-    importing = {file: imports((root / file).read_text(encoding="utf-8")) for file in files}
+    naming = {file: text for file in files if names_any(text := (root / file).read_text(encoding="utf-8"), modules)}
+    importing = {file: imports(text) for file, text in naming.items()}
     own = [file for file in files if file in changed]
     pages = [folder for what, folder in PAGES.items() if any(path.endswith(what) or what in path for path in changed)]
     usual = [file for file in files if not file.startswith(APART)]
     mirrored = [file for file in usual if any(mirrors(file, path) for path in modules.values())]
-    users = [file for file in usual if importing[file] & modules.keys()]
+    beside = [file for file in usual if any(file.startswith(of_vendor(path)) for path in modules.values())]
+    users = [file for file in usual if file in importing and importing[file] & modules.keys()]
     users.sort(key=lambda file: len(importing[file]))
-    return list(dict.fromkeys([*own, *mirrored, *pages, *users]))
+    return list(dict.fromkeys([*own, *mirrored, *beside, *pages, *users]))
 
 
 def module(path: str) -> str:
@@ -70,6 +72,11 @@ def module(path: str) -> str:
     if not path.endswith(".py") or not path.startswith(tuple(f"{package}/" for package in PACKAGES)):
         return ""
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def names_any(source: str, modules: Collection[str]) -> bool:
+    """Whether a source has the last name of one of the modules: what imports it has, and little else is parsed."""
+    return any(name.rpartition(".")[2] in source for name in modules)
 
 
 def imports(source: str) -> frozenset[str]:
@@ -88,10 +95,14 @@ def found(nodes: Iterable[ast.AST]) -> Iterable[str]:
 
 def mirrors(test: str, path: str) -> bool:
     """Whether a test stands where the tests of this module do: ``allocation/ledger.py`` has ``test_ledger.py``."""
-    inner = path.removeprefix("hami_plugin/").removesuffix(".py")
-    folder, _, name = inner.rpartition("/")
-    of_vendor = [f"tests/vendors/test_{inner.split('/')[1]}", f"tests/{folder}/test_"] if "vendors/" in path else []
-    return Path(test) == Path("tests", folder, f"test_{name}.py") or test.startswith(tuple(of_vendor))
+    folder, _, name = path.removeprefix("hami_plugin/").removesuffix(".py").rpartition("/")
+    return Path(test) == Path("tests", folder, f"test_{name}.py")
+
+
+def of_vendor(path: str) -> tuple[str, ...]:
+    """The folder of the tests of a vendor's module, since a vendor's modules depend on each other."""
+    parts = path.split("/")
+    return (f"tests/vendors/{parts[1]}/",) if parts[0] == "vendors" and len(parts) > 2 else ()
 
 
 if __name__ == "__main__":

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Right:
-    """A verb on a resource of the core API group, as RBAC spells them (``pods/binding``), and the calls it is for."""
+    """A verb on a resource of an API group, as RBAC spells them (``pods/binding``), and the calls it is for."""
 
     resource: str
     verb: str
     why: str
+    group: str = ""
 
 
-def _rights(resource: str, **verbs: str) -> tuple[Right, ...]:
-    return tuple(Right(resource=resource, verb=verb, why=why) for verb, why in verbs.items())
+def _rights(resource: str, group: str = "", **verbs: str) -> tuple[Right, ...]:
+    return tuple(Right(resource=resource, verb=verb, why=why, group=group) for verb, why in verbs.items())
 
 
 DAEMON = (
@@ -39,6 +40,20 @@ DAEMON = (
     ),
 )
 """The node daemon: ``client.ApiServer``."""
+
+DRIVERS = (
+    *_rights(
+        "resourceslices",
+        "resource.k8s.io",
+        list="this node's slices, at the start and after a gap in the watch",
+        watch="notice at once when the kubelet deletes slices of ours",
+        create="the devices that this node offers to claims",
+        update="... as they change",
+        delete="a slice that is needed no more",
+    ),
+    *_rights("resourceclaims", "resource.k8s.io", get="what a claim was allocated, before it is made ready"),
+)
+"""The node daemon as well, where a vendor's devices go by ResourceClaims."""
 
 SCHEDULER = (
     *_rights(

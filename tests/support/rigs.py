@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from cdi.edits import ContainerEdits
 from cdi.plain import plain_edits
 from hami_plugin.allocation.allocator import question_of
+from hami_plugin.allocation.capacity import beyond_request
 from hami_plugin.allocation.preparation import answered
 from hami_plugin.cli.snapshot import snapshot_of
 from hami_plugin.errors import DriverReason, DriverUnavailableError
@@ -23,7 +25,7 @@ from hami_plugin.model.machine import Machine
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.node_status.annotations import Style, wanted_annotations
-from hami_plugin.protocol.decisions import claims, excess
+from hami_plugin.protocol.decisions import claims
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.scheduler.engine.devices import Context
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
@@ -98,7 +100,10 @@ class Rig:
         (claim,) = claims(pod, question)
         by_uuid = {device.uuid: device for device in devices}
         offered = {uuid: self.family.node.register(device, False).devmem for uuid, device in by_uuid.items()}
-        assert excess(claim, question, offered, {u: self.family.node.every_core(d) for u, d in by_uuid.items()}) == ""
+        assert (
+            beyond_request(claim, question, offered, {u: self.family.node.every_core(d) for u, d in by_uuid.items()})
+            == ""
+        )
         placed = (self._placed(grant, by_uuid[grant.uuid], others) for grant in claim.grants)
         shares = tuple(sorted(placed, key=lambda share: share.device.index))
         assignment = Assignment(pod=pod, container=claim.container, shares=shares)
@@ -136,11 +141,16 @@ def decided(family: Family, node: NodeView, pod: PodView) -> Granted | Refused:
     return fit(family.rules.policy, device_pool(node, family, ()).states, Context(demand=demand, pod=pod, node=node))
 
 
+@cache
+def known(profile: str) -> Machine:
+    """The machine of a profile, read once."""
+    return load_machine(profile)
+
+
 def rig(profile: str, root: Path, **settings: Any) -> Rig:
     """The machine's own vendor on a simulated machine. ``settings`` by their keys go over the simulator's."""
-    machine = load_machine(profile)
+    machine = known(profile)
     vendor = vendor_of(machine)
-    assert vendor.simulate
     assert vendor.open
     simulator = vendor.simulate(machine, root)
     plain = {"deviceListStrategy": vendor.settings.plain}

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Iterable
+from functools import wraps
 from typing import TypeVar
+
+import pytest
 
 T = TypeVar("T")
 
@@ -37,3 +40,28 @@ def spread(cases: Iterable[T], kind: Callable[[T], Hashable] = lambda _case: Non
         if number % part == 0:
             chosen.append(case)
     return chosen
+
+
+def whole(table: Iterable[tuple[str, T]]) -> Callable[[Callable[[T], object]], Callable[[], None]]:
+    """One test of a table of named cases, which fails with all cases that fail: a test of each takes longer to begin
+    than to ask."""
+    cases = list(table)
+
+    def together(test: Callable[[T], object]) -> Callable[[], None]:
+        @wraps(test)
+        def asked() -> None:
+            failed = []
+            for name, case in cases:
+                try:
+                    test(case)
+                except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  # whatever a case fails with
+                    failed.append(AssertionError(name))
+                    failed[-1].__cause__ = error
+            assert cases
+            if failed:
+                raise ExceptionGroup(f"of {len(cases)} cases these fail: {', '.join(map(str, failed))}", failed)
+
+        del asked.__wrapped__  # else pytest would look for a fixture named as the case
+        return asked
+
+    return together

@@ -43,13 +43,13 @@ class Running:
             return answer.status, await answer.text()
 
     async def ready(self) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while (await self.get("/readyz"))[0] != 200:  # noqa: ASYNC110  # it is another process
                 await asyncio.sleep(0.05)
 
     async def ended(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return await asyncio.wait_for(self.process.wait(), 30)
+        return await asyncio.wait_for(self.process.wait(), 60)
 
 
 @asynccontextmanager
@@ -76,7 +76,7 @@ async def started(server: SimulatedApiServer, folder: Path, *flags: str, trust: 
 
     reading = asyncio.create_task(read())
     try:
-        await until(lambda: process.returncode is not None or said(log, "listening"), within=20)
+        await until(lambda: process.returncode is not None or said(log, "listening"), within=60)
         where = said(log, "listening")
         async with aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=trust) if trust else None, timeout=aiohttp.ClientTimeout(total=60)

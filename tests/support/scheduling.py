@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from hami_plugin.aio import Backoff
+from hami_plugin.cluster.client import connect_wide
 from hami_plugin.cluster.informer import WatchTiming
-from hami_plugin.cluster.wide import connect_wide
 from hami_plugin.protocol.keys import BIND_PHASE, NODE_LOCK, PHASE_SUCCESS
 from hami_plugin.protocol.register import DeviceInfo, encode_json
 from hami_plugin.scheduler.extender.extender import Extender, Options
@@ -23,7 +23,15 @@ KEYS = FAMILY.annotations
 COUNT, MEMORY, CORES = "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores"
 CARD_MIB = 10_000
 
-HURRY = Options(resync_period=0.2, sync_timeout=30.0, pace=Backoff(first=0.01, cap=0.1), stop_timeout=20.0)
+HURRY = Options(
+    resync_period=0.2,
+    lock_timeout=120.0,
+    watch_timeout=30.0,
+    sync_timeout=30.0,
+    pace=Backoff(first=0.01, cap=0.1),
+    stop_timeout=20.0,
+)
+"""Often, and with time enough for any machine: a test of a limit sets it."""
 RHYTHM = WatchTiming(
     deadline=30.0, watch=(30.0, 60.0), settled=0.05, list_every=0.05, backoff=Backoff(first=0.01, cap=0.05)
 )
@@ -124,7 +132,7 @@ async def daemons(server: SimulatedApiServer, *, after: float = 0.0):
         await asyncio.wait([task])
 
 
-async def until(condition: Callable[[], Any], *, within: float = 30.0) -> None:
+async def until(condition: Callable[[], Any], *, within: float = 60.0) -> None:
     async with asyncio.timeout(within):
         while not condition():  # noqa: ASYNC110  # what is waited for tells nobody
             await asyncio.sleep(0.005)

@@ -30,7 +30,7 @@ class Pods:
         return sum(1 for kind, _ in self.log if kind == "replace")
 
     async def until(self, condition: Callable[["Pods"], bool]) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not condition(self):
                 await self._changed.changed(self._changed.version)
 
@@ -63,7 +63,7 @@ class Nodes:
         self._changed.touch()
 
     async def until(self, condition) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not (self.seen and condition(self.seen[-1])):
                 await self._changed.changed(self._changed.version)
 
@@ -82,14 +82,14 @@ async def running(endless):
 
 async def requested(server, match: str, count: int = 1) -> None:
     """Until the server has seen ``count`` requests."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while server.count(match) < count:  # noqa: ASYNC110  # the log has no way to wait
             await asyncio.sleep(0.01)
 
 
 async def reachable(cluster, condition: Callable[[str], bool]) -> str:
     problem = cluster.reachable
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not condition(problem.value):
             await problem.changed(problem.version)
     return problem.value

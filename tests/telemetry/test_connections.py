@@ -150,7 +150,7 @@ async def test_who_asks_for_nothing_in_time_is_closed(begun):
 
 
 async def test_who_has_asked_once_may_stay_for_the_next_question():
-    async with port(header=0.2) as it:
+    async with port(header=1.0) as it:
         reader, writer = await it.opened(ASK)
         assert (await answer(reader)).startswith(b"HTTP/1.1 200")
         other, _ = await it.opened()
@@ -236,7 +236,7 @@ async def test_with_tls_a_handshake_counts_and_has_a_deadline(tmp_path):
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(pair.certificate, pair.key)
     trust = ssl.create_default_context(cafile=str(authority.certificate))
-    async with port(most=8, header=1.0, context=context) as it:
+    async with port(most=8, header=3.0, context=context) as it:
         flood = [await it.opened() for _ in range(40)]
         await until(lambda: len(it.dropped) >= 32)
         url = f"https://127.0.0.1:{it.number}/quick"

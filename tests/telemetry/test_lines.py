@@ -52,7 +52,7 @@ def test_lines_arrive_whole_and_in_order(tmp_path: Path) -> None:
         writer = LineWriter(stream, lost=lost)
         for number in range(1000):
             writer.write(f"line {number}")
-        assert writer.close()
+        assert writer.close(timeout=30)
 
     assert (tmp_path / "log").read_text().splitlines() == [f"line {number}" for number in range(1000)]
     assert writer.dropped == 0
@@ -64,7 +64,7 @@ def test_a_stream_without_a_descriptor_is_written_too() -> None:
 
     writer.write("café \udcff")
 
-    assert writer.close()
+    assert writer.close(timeout=30)
     assert stream.getvalue() == "café \\udcff\n"
 
 
@@ -74,7 +74,7 @@ def test_a_pipe_that_nobody_reads_never_holds_up_the_writer(pipe: Pipe) -> None:
     for number in range(10_000):
         writer.write(f"{number:0100}")
 
-    assert writer.dropped > 8000
+    assert writer.dropped > 7000  # the limit, a chunk and the pipe itself take some 2,200 lines
     assert not writer.close(timeout=0.05)
     pipe.drain()
 
@@ -89,8 +89,8 @@ def test_when_the_reader_comes_back_it_gets_the_lines_and_learns_what_it_missed(
     received: list[bytes] = []
     reader = threading.Thread(target=lambda: received.append(pipe.drain()))
     reader.start()
-    assert writer.close(timeout=10)
-    reader.join(timeout=10)
+    assert writer.close(timeout=30)
+    reader.join(timeout=30)
 
     lines = received[0].decode().splitlines()
     numbers = [int(line) for line in lines if not line.startswith("lost")]
@@ -108,7 +108,7 @@ def test_a_reader_that_hangs_up_costs_lines_and_nothing_else(pipe: Pipe) -> None
     writer.write("a")
     writer.write("b")
 
-    assert writer.close()
+    assert writer.close(timeout=30)
     assert writer.dropped == 2
 
 
@@ -121,8 +121,8 @@ def test_a_pipe_made_non_blocking_by_somebody_else_is_waited_for(pipe: Pipe) -> 
     received: list[bytes] = []
     reader = threading.Thread(target=lambda: received.append(pipe.drain()))
     reader.start()
-    assert writer.close(timeout=10)
-    reader.join(timeout=10)
+    assert writer.close(timeout=30)
+    reader.join(timeout=30)
 
     assert len(received[0].splitlines()) == 5000
     assert writer.dropped == 0
@@ -134,7 +134,7 @@ def test_closing_the_stream_first_sends_no_line_into_another_file(tmp_path: Path
     stream.close()
     with (tmp_path / "other").open("w"):
         writer.write("for the log")
-        assert writer.close()
+        assert writer.close(timeout=30)
 
     assert (tmp_path / "log").read_text() == "for the log\n"
     assert (tmp_path / "other").read_text() == ""
@@ -143,7 +143,7 @@ def test_closing_the_stream_first_sends_no_line_into_another_file(tmp_path: Path
 def test_a_line_after_the_end_is_counted_as_lost() -> None:
     stream = io.StringIO()
     writer = LineWriter(stream, lost=lost)
-    assert writer.close()
+    assert writer.close(timeout=30)
 
     writer.write("late")
 
@@ -158,5 +158,5 @@ def test_a_line_larger_than_the_buffer_is_dropped_and_told_with_the_next() -> No
     writer.write("x" * 200)
     writer.write("small")
 
-    assert writer.close()
+    assert writer.close(timeout=30)
     assert stream.getvalue() == "small\nlost 1\n"

@@ -40,7 +40,7 @@ def start() -> Iterator[Start]:
 
 
 def events(logs: Logs, stream: io.StringIO) -> list[dict[str, Any]]:
-    assert logs.close()
+    assert logs.close(timeout=30)
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
@@ -133,7 +133,7 @@ def test_nothing_in_a_value_starts_a_new_line_or_drives_the_terminal(start: Star
     structlog.get_logger(hostile).info(hostile, name=hostile, list=[hostile], error=ValueError(hostile), **{hostile: 1})
     logging.getLogger(hostile).warning(hostile)
 
-    assert logs.close()
+    assert logs.close(timeout=30)
     text = stream.getvalue()
     assert text.count("\n") == 2
     assert not {ord(letter) for letter in text} & {0, 0x0D, 0x1B, 0x9B, 0x2028, 0x202E}
@@ -147,7 +147,7 @@ def test_a_traceback_stays_readable_for_people_and_on_one_line_for_machines(star
         except ValueError:
             structlog.get_logger().exception("failed")
             logging.getLogger("other").exception("failed too")
-        assert logs.close()
+        assert logs.close(timeout=30)
         text = stream.getvalue()
         assert text.count("ValueError: invalid literal") == 2
         assert "\x1b" not in text
@@ -157,10 +157,10 @@ def test_a_traceback_stays_readable_for_people_and_on_one_line_for_machines(star
 def test_auto_writes_for_people_on_a_terminal_and_json_elsewhere(start: Start) -> None:
     logs, terminal = start(form="auto", stream=Terminal())
     structlog.get_logger().info("hello")
-    assert logs.close()
+    assert logs.close(timeout=30)
     logs, file = start(form="auto")
     structlog.get_logger().info("hello")
-    assert logs.close()
+    assert logs.close(timeout=30)
 
     assert not terminal.getvalue().startswith("{")
     assert "hello" in terminal.getvalue()
@@ -234,7 +234,7 @@ def test_a_full_stdout_neither_stops_the_daemon_nor_its_exit() -> None:
 def test_what_was_logged_before_a_normal_exit_is_written() -> None:
     code = BLOCKED.replace("20_000", "100")
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=120)
 
     numbers = [json.loads(line)["number"] for line in done.stdout.splitlines()]
     assert numbers == list(range(100))
@@ -254,7 +254,7 @@ def test_lost_lines_are_reported_in_the_same_format(start: Start) -> None:
     stream = Slow()
     logs, _ = start(stream=stream)
     structlog.get_logger().info("first")
-    assert stream.failed.wait(timeout=10)
+    assert stream.failed.wait(timeout=30)
     stream.broken = False
     structlog.get_logger().info("second")
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.debian.commands import LackingError
 from tests.realnode import modules, pin, versions
 from tests.realnode.commands import commands
 from tests.realnode.modules import CONTAINERD, KUBERNETES, Product
 from tests.realnode.versions import DEBIANS, Kubernetes
+from tools.debian.commands import LackingError
 
 ALL = [(product, minor) for product in (KUBERNETES, CONTAINERD) for minor in product.minors()]
 NAMES = [f"{product.name}-{minor}" for product, minor in ALL]
@@ -71,11 +71,16 @@ def test_the_version_is_stamped_into_the_programs() -> None:
     assert re.search(r"-X k8s\.io/component-base/version\.gitMinor=\d+$", how[-1])
 
 
-def test_debians_kubernetes_is_taken_where_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_kubernetes_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(versions.VARIABLE, raising=False)
 
+    assert versions.chosen().name == KUBERNETES.minors()[-1]
+
+
+def test_debians_kubernetes_is_chosen_by_its_minor_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(versions.VARIABLE, "1.20")
+
     assert versions.chosen() == DEBIANS
-    assert versions.chosen().name == "1.20"
 
 
 @pytest.mark.parametrize("minor", KUBERNETES.minors())

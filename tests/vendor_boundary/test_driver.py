@@ -93,7 +93,7 @@ def test_every_answer_is_what_the_driver_says_in_this_process(make: Make, orders
         part=4,
     ),
 )
-@pytest.mark.parametrize("call", ["discover", "links", "poll"])
+@pytest.mark.parametrize("call", spread(["discover", "links", "poll"], part=3))
 def test_a_library_that_ends_its_process_is_a_reason_and_the_next_look_starts_another(
     make: Make, orders: Path, order: str, words: str, call: str
 ) -> None:
@@ -197,7 +197,10 @@ def test_only_a_look_starts_a_process(make: Make) -> None:
     assert driver.process is None
 
 
-def test_closing_lets_the_driver_close_and_ends_its_process(make: Make, orders: Path) -> None:
+def test_closing_lets_the_driver_close_and_ends_its_process(
+    make: Make, orders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hami_plugin.vendor_boundary.isolated_driver.CLOSE_TIMEOUT_S", 30.0)
     driver = make()
     driver.discover()
     process = process_of(driver)

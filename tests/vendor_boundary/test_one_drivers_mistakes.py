@@ -154,7 +154,9 @@ async def test_other_answers_that_are_none_are_a_driver_that_failed_too(call, to
 
 
 async def test_an_event_with_a_fault_that_is_none_drains_its_device():
-    async with beside(driver=Strange("poll", [HealthEvent(uuid="odd-0", fault=math.nan)])) as node:
+    event = HealthEvent(uuid="odd-0", fault=math.nan)
+    # Held for long: each event is followed by a discovery, whose clean look would heal the device until the next one.
+    async with beside(driver=Strange("poll", [event]), holdSeconds=600) as node:
         await node.odd_offered(SPLIT)
         assert node.odd_device("odd-0").reason == "Implausible"
         await node.the_other_is_served()

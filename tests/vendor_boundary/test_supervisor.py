@@ -7,9 +7,8 @@ import pytest
 from hami_plugin.aio import Backoff, cancelled
 from hami_plugin.errors import HamiError
 from hami_plugin.model.ports import NullObserver
-from hami_plugin.vendor_boundary import supervisor as module
-from hami_plugin.vendor_boundary.guard import AGAIN_S, VendorErrors
-from hami_plugin.vendor_boundary.supervisor import VendorSupervisor
+from hami_plugin.vendor_boundary import guard as module
+from hami_plugin.vendor_boundary.guard import AGAIN_S, VendorErrors, VendorSupervisor
 from tests.support.node import until
 from tests.support.sleeping import Sleeping
 
@@ -43,7 +42,8 @@ def counting():
 
 @pytest.fixture
 def supervisor(counting):
-    return VendorSupervisor(VendorErrors("toy", counting), Backoff(first=0.001, cap=0.05))
+    """Well again a second after a failure: a test has seen by then what was wrong, however slow the machine is."""
+    return VendorSupervisor(VendorErrors("toy", counting), Backoff(first=0.001, cap=1.0))
 
 
 async def test_a_loop_that_fails_begins_again_and_is_well_after_a_while(supervisor, counting):

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.agreement import Questions, Trial, ground
-from tests.support.machines import Case, Way, cases
+from tests.support.machines import LENT, Case, Way, cases
 from tests.support.scale import spread
 
 MORE = tuple(
@@ -90,7 +90,7 @@ async def test_a_pod_fits_exactly_where_the_daemon_serves_it(case: Case, tmp_pat
 async def test_what_a_container_has_by_two_resources_is_one_partition(tmp_path: Path) -> None:
     limits = {"enflame.com/vgcu": "1", "enflame.com/vgcu-percentage": "100", "enflame.com/gcu-count": "1"}
     main = {"name": "main", "image": "i", "resources": {"limits": limits}}
-    trial = Trial(ground=ground(Case(profile="enflame-s60-8-drs", way=Way()), tmp_path), root=tmp_path / "node")
+    trial = Trial(ground=ground(Case(profile="enflame-s60-8-drs", way=LENT), tmp_path), root=tmp_path / "node")
 
     fits = await trial.ask({"metadata": {"annotations": {}}, "spec": {"containers": [main]}})
     await trial.close()

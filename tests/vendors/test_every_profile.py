@@ -17,7 +17,8 @@ from hami_plugin.scheduler.engine.node_info import read_idle_node as stocks_of
 from hami_plugin.sdk import Family, load_vendor, vendor_names
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine
-from tests.support.machines import UNLIMITED, Case, Found, cases, expected, found, known, profiles, recorded, registered
+from tests.support.machines import UNLIMITED, Case, Found, cases, expected, found, profiles, recorded, registered
+from tests.support.rigs import known
 from tests.support.scale import spread
 
 GOLDEN = Path(__file__).parent / "golden/machines"
@@ -134,12 +135,12 @@ async def test_pods_receive_what_was_reviewed(profile: str, tmp_path: Path) -> N
     if os.environ.get("UPDATE_GOLDEN"):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(yaml.safe_dump(told, sort_keys=True, width=160), encoding="utf-8")
-    assert told == yaml.safe_load(file.read_text(encoding="utf-8"))
+    assert told == yaml.load(file.read_text(encoding="utf-8"), yaml.CSafeLoader)
 
 
 @pytest.mark.parametrize("file", sorted(GOLDEN.glob("*.yaml")), ids=lambda file: file.stem)
 def test_a_share_is_served_or_refused_with_a_reason_and_a_whole_device_is_always_served(file: Path) -> None:
-    told = yaml.safe_load(file.read_text(encoding="utf-8"))
+    told = yaml.load(file.read_text(encoding="utf-8"), yaml.CSafeLoader)
 
     for way in told.values():
         trusted = way.get("share, if trusted")
@@ -151,7 +152,8 @@ def test_a_share_is_served_or_refused_with_a_reason_and_a_whole_device_is_always
 
 def test_a_vendor_that_must_be_trusted_refuses_shares_by_default(case: Case) -> None:
     vendor = vendor_of(case.machine)
-    told = yaml.safe_load((GOLDEN / f"{Path(case.profile).stem}.yaml").read_text(encoding="utf-8"))[case.way.name]
+    file = GOLDEN / f"{Path(case.profile).stem}.yaml"
+    told = yaml.load(file.read_text(encoding="utf-8"), yaml.CSafeLoader)[case.way.name]
 
     trusting = UNLIMITED in vendor.settings.model_fields and "share" in told
     assert ("refused" in told.get("share", {})) is trusting

@@ -56,7 +56,7 @@ def test_a_nodes_devices_are_read_alike(case: Json) -> None:
     assert [plain(state) for state in found.states] == [expected(device) for device in theirs]
     for device in theirs:
         for peer, score in device.get("device_pair_score", {}).get("scores", {}).items():
-            assert found.links.score(device["id"], peer) == score
+            assert found.links.scores([device["id"], peer]) == (score,)
 
 
 def plain(state: DeviceState) -> Json:

@@ -31,8 +31,8 @@ WRITTEN = {
     "vendors/acme/__init__.py",
     "vendors/acme/simulation.py",
     "vendors/acme/profiles/acme-4.yaml",
-    "tests/vendors/test_acme.py",
-    "tests/vendors/golden/acme.json",
+    "tests/vendors/acme/test_driver.py",
+    "tests/vendors/acme/golden/discovered.json",
 }
 
 
@@ -94,6 +94,7 @@ def test_it_writes_a_driver_what_simulates_it_a_profile_a_test_and_what_the_test
     assert all(f"wrote {new.folder / path}" in new.printed for path in WRITTEN)
 
 
+@pytest.mark.parametrize("new", ["--tool", pytest.param("--sysfs", marks=pytest.mark.full)], indirect=True)
 def test_the_test_that_it_writes_passes_by_the_command_that_it_prints(new: New) -> None:
     (line,) = [line for line in new.printed.splitlines() if line.startswith("Test it: ")]
     path, python, *command = line.removeprefix("Test it: ").split()
@@ -105,12 +106,15 @@ def test_the_test_that_it_writes_passes_by_the_command_that_it_prints(new: New) 
     assert " passed" in result.stdout
 
 
+@pytest.mark.parametrize("new", ["--tool", pytest.param("--sysfs", marks=pytest.mark.full)], indirect=True)
 def test_its_test_fails_where_the_vendor_is_broken(new: New) -> None:
     driver = new.folder / "vendors/acme/__init__.py"
     text = driver.read_text(encoding="utf-8")
     driver.write_text(text.replace('device_nodes=("acme{}",)', "device_nodes=()"), encoding="utf-8")
     try:
-        result = new.run("pytest", "-q", "-p", "no:cacheprovider", str(new.folder / "tests/vendors/test_acme.py"))
+        result = new.run(
+            "pytest", "-q", "-p", "no:cacheprovider", str(new.folder / "tests/vendors/acme/test_driver.py")
+        )
     finally:
         driver.write_text(text, encoding="utf-8")
 
@@ -118,9 +122,9 @@ def test_its_test_fails_where_the_vendor_is_broken(new: New) -> None:
     assert "test_two_cards_are_of_one_numa_node" in result.stdout
 
 
-def test_its_simulated_machine_is_discovered_by_name(new: New) -> None:
-    listed = new.run("hami_plugin", "discover", "--list-profiles")
-    found = new.run("hami_plugin", "discover", "--simulate", "acme-4", "--json")
+def test_its_simulated_machine_is_discovered_by_name(acme: Vendor) -> None:
+    listed = CliRunner().invoke(main, ["discover", "--list-profiles"])
+    found = CliRunner().invoke(main, ["discover", "--simulate", "acme-4", "--json"])
 
     assert "acme-4" in listed.stdout.splitlines()
     assert [device["uuid"] for device in json.loads(found.stdout)["devices"]] == [f"Acme-0{n}" for n in range(4)]
@@ -192,7 +196,7 @@ def test_where_cards_are_listed_must_be_said(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_there_stays_and_nothing_is_written(tmp_path: Path) -> None:
-    mine = tmp_path / "tests/vendors/test_acme.py"
+    mine = tmp_path / "tests/vendors/acme/test_driver.py"
     mine.parent.mkdir(parents=True)
     mine.write_text("mine", encoding="utf-8")
 
@@ -200,7 +204,7 @@ def test_a_file_that_is_there_stays_and_nothing_is_written(tmp_path: Path) -> No
 
     assert result.exit_code == 1
     assert f"{mine} already exists" in result.output
-    assert files(tmp_path) == {"tests/vendors/test_acme.py"}
+    assert files(tmp_path) == {"tests/vendors/acme/test_driver.py"}
     assert mine.read_text(encoding="utf-8") == "mine"
 
 

@@ -1,4 +1,6 @@
-"""``python -m tools.gpu_check``: compare this machine's GPUs with what the simulation claims. It only reads.
+"""``python -m tools.gpu_check``: compare this machine's GPUs with what the simulation claims.
+
+It only reads, unless it is told to ``--mutate``.
 
 Status 0: nothing differs. 1: something does. 2: wrong arguments. 3: there is no driver, or no card.
 """
@@ -34,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(chosen: argparse.Namespace) -> int:
     trees = Trees(sysfs=chosen.sysfs_root, proc=chosen.proc_root, dev=chosen.dev_root)
     places = {"nvmlLibrary": chosen.nvml_library, "sysfsRoot": trees.sysfs, "procRoot": trees.proc}
-    outcome = run(NvidiaSettings.model_validate(places), trees)
+    outcome = run(NvidiaSettings.model_validate(places), trees, mutate=chosen.mutate)
     sys.stdout.writelines(f"{line}\n" for line in lines(outcome))
     chosen.report.parent.mkdir(parents=True, exist_ok=True)
     chosen.report.write_text(json.dumps(document(outcome), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -50,6 +52,11 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("sysfs", "proc", "dev"):
         root = Path("/sys" if name == "sysfs" else f"/{name}")
         parser.add_argument(f"--{name}-root", type=Path, default=root, help="another place than %(default)s")
+    parser.add_argument(
+        "--mutate",
+        action="store_true",
+        help="on the first card that nobody uses, switch MIG on, make every instance once, and leave it as it was",
+    )
     parser.add_argument(
         "--deadline", type=float, default=300.0, help="seconds until it gives up (default: %(default)s)"
     )

@@ -11,17 +11,14 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from hami_plugin.simulation.c_compiler import DEADLINE_S, BuildError, compiler
 from hami_plugin.simulation.machines import load_machine, machine_names
 from vendors.nvidia.simulation import SOURCES, records
+from vendors.nvidia.simulation.faults import SYMBOLS
 from vendors.nvidia.simulation.layout import Device
-from vendors.nvidia.simulation.symbols import SYMBOLS
 
 FILE = Path(__file__).with_name("claims.json")
 
@@ -135,9 +132,7 @@ def _facts(record: Device) -> dict[str, Any]:
 
 
 def _tables() -> dict[str, Any]:
-    folder = files("hami_plugin.simulation") / "mig"
-    read = (yaml.safe_load(file.read_text(encoding="utf-8")) for file in folder.iterdir() if file.name.endswith("yaml"))
-    return {str(table["id"]): table for table in read}
+    return dict(records.load_tables())
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ from hami_plugin.allocation.settlement import Settlement
 from hami_plugin.cluster.client import ApiServer, connect
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.host.threads import BoundedCalls
-from hami_plugin.kubelet.checkpoint import CheckpointFile
 from hami_plugin.kubelet.endpoint import register, socket_name
+from hami_plugin.kubelet.holders import CheckpointFile
 from hami_plugin.kubelet.listener import Listener
 from hami_plugin.kubelet.servicer import DevicePluginServicer
 from hami_plugin.model.device import Device, Discovery, Health, Sighting, Snapshot, physical_id

@@ -1,6 +1,6 @@
 """The driver library and its ``pynvml`` binding as they are: refusals are answers, and only calls that read pass.
 
-Every call is timed. A call that may change something is refused before it is made.
+Every call is timed. A call that may change something is refused before it is made, unless changes were asked for.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from statistics import median
@@ -85,7 +85,7 @@ def release() -> str:
 
 READS = re.compile(
     r"nvml(?:Init(?:WithFlags|_v2)?|Shutdown|ErrorString|SystemGet\w+|DeviceGet\w+|DeviceIsMigDeviceHandle"
-    r"|DeviceOnSameBoard|EventSet(?:Create|Free|Wait(?:_v2)?)|DeviceRegisterEvents|GpuInstanceGet\w+)"
+    r"|DeviceOnSameBoard|EventSet(?:Create|Free|Wait(?:_v2)?)|DeviceRegisterEvents|GpuInstanceGet\w+|ComputeInstanceGet\w+)"
 )
 """Registering for events changes what this process hears, and nothing else."""
 
@@ -120,16 +120,20 @@ class Timings:
 
 
 class ReadOnlyLibrary:
-    """What the binding takes for a ``ctypes.CDLL``. Functions are looked up when they are first asked for."""
+    """What the binding takes for a ``ctypes.CDLL``. Functions are looked up when they are first asked for.
 
-    def __init__(self, library: ctypes.CDLL, timings: Timings) -> None:
+    ``allowed`` may be called although they change something.
+    """
+
+    def __init__(self, library: ctypes.CDLL, timings: Timings, allowed: Collection[str] = ()) -> None:
         self._library = library
         self._timings = timings
+        self._allowed = allowed
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("nvml"):
             return getattr(self._library, name)
-        if not READS.fullmatch(name):
+        if not READS.fullmatch(name) and name not in self._allowed:
             raise WriteRefusedError(f"{name} may change the card or the driver; the check only reads")
         return _Timed(getattr(self._library, name), name, self._timings)
 
@@ -159,6 +163,6 @@ class _Timed:
             self._timings.add(self._name, time.perf_counter() - start)
 
 
-def loader(timings: Timings) -> Callable[[str], ReadOnlyLibrary]:
+def loader(timings: Timings, allowed: Collection[str] = ()) -> Callable[[str], ReadOnlyLibrary]:
     """What ``NvmlDriver`` takes as ``load``. OSError when there is no such library."""
-    return lambda path: ReadOnlyLibrary(ctypes.CDLL(path), timings)
+    return lambda path: ReadOnlyLibrary(ctypes.CDLL(path), timings, allowed)

@@ -17,6 +17,7 @@ from tools.gpu_check.library import Timings, ask, loader
 from tools.gpu_check.report import Outcome
 from vendors.nvidia.driver import library_places
 from vendors.nvidia.nvml import NoLibraryError, Nvml, NvmlError
+from vendors.nvidia.partitions import MigPartitions
 from vendors.nvidia.settings import NvidiaSettings
 
 OF_A_CARD = (
@@ -32,8 +33,8 @@ OF_A_CARD = (
 )
 
 
-def run(settings: NvidiaSettings, trees: Trees) -> Outcome:
-    """Everything there is to find out about this machine."""
+def run(settings: NvidiaSettings, trees: Trees, *, mutate: bool = False) -> Outcome:
+    """Everything there is to find out about this machine. ``mutate``: also what only a change shows."""
     findings, timings = Findings(), Timings()
     outcome = Outcome(findings=findings, timings=timings)
     bench = Bench(findings=findings, claims=load(), trees=trees)
@@ -46,6 +47,11 @@ def run(settings: NvidiaSettings, trees: Trees) -> Outcome:
         return outcome
     _guarded(findings, "library", lambda: _with_library(bench, outcome, settings, timings))
     _guarded(findings, "kubelet", lambda: _kubelet(outcome))
+    if mutate:
+        driver = mig.partition_driver(settings, trees, timings, changing=True)
+        devices = outcome.look.snapshot.devices
+        idle = [mig.Idle(index=one.index, uuid=one.uuid, model=one.model) for one in devices]
+        _guarded(findings, "changes", lambda: mig.check_changes(bench, driver, idle))
     return outcome
 
 
@@ -54,7 +60,7 @@ def _with_library(bench: Bench, outcome: Outcome, settings: NvidiaSettings, timi
     nvml = Nvml(library_places(settings), load=loader(timings))
     try:
         nvml.open()
-        _inspect(bench, outcome)
+        _inspect(bench, outcome, mig.partition_driver(settings, bench.trees, timings, changing=False))
     except (NvmlError, NoLibraryError) as error:
         with bench.findings.about("session"):
             bench.findings.judge("a second session", "as the first", str(error), same=False)
@@ -62,7 +68,7 @@ def _with_library(bench: Bench, outcome: Outcome, settings: NvidiaSettings, timi
         nvml.close()
 
 
-def _inspect(bench: Bench, outcome: Outcome) -> None:
+def _inspect(bench: Bench, outcome: Outcome, driver: MigPartitions) -> None:
     findings = bench.findings
     for group in (layout.check_library, cards.check_versions, cards.check_refusals, layout.check_system_types):
         _guarded(findings, group.__name__, lambda group=group: group(bench))  # type: ignore[misc]  # bound at once
@@ -70,6 +76,7 @@ def _inspect(bench: Bench, outcome: Outcome) -> None:
     for card in found:
         for check in OF_A_CARD:
             _guarded(findings, f"{check.__name__} of card {card.index}", lambda check=check, card=card: check(card))  # type: ignore[misc]  # as above
+        _guarded(findings, f"instances of card {card.index}", lambda card=card: mig.check_instances(card, driver))  # type: ignore[misc]  # as above
     _guarded(findings, "topology", lambda: links.check_levels(bench, found))
     _guarded(findings, "events", lambda: events.check_events(bench, found))
     if outcome.look:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hami_plugin.sdk import Vendor, deferred, serving
+from hami_plugin.sdk import Vendor, serving
 from vendors.amd.driver import GPUS, open_driver
 from vendors.amd.injection import node_side
 from vendors.amd.rules import families
@@ -16,5 +16,4 @@ VENDOR = Vendor(
     families=serving(families, node_side),
     open=open_driver,
     present=GPUS.present,
-    simulate=deferred("vendors.amd.simulation.simulate"),
 )

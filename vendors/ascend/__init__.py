@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hami_plugin.sdk import Vendor, deferred, serving
-from vendors.ascend.driver import NPUS
+from hami_plugin.sdk import Vendor, serving
+from vendors.ascend.driver import NPUS, AscendDriver
 from vendors.ascend.injection import node_side
 from vendors.ascend.rules import families
 from vendors.ascend.settings import AscendSettings
@@ -14,8 +14,7 @@ VENDOR = Vendor(
     noun="NPU",
     settings=AscendSettings,
     families=serving(families, node_side),
-    open=deferred("vendors.ascend.driver.AscendDriver"),
+    open=AscendDriver,
     present=NPUS.present,
     isolated=True,  # libdcmi.so is C that nobody here can look into, asked with our own guess of its structures
-    simulate=deferred("vendors.ascend.simulation.simulate"),
 )

@@ -49,6 +49,9 @@ class NoDcmiError(Exception):
 BARE_NAME: Final = "libdcmi.so"
 PLACES: Final = ("usr/local/Ascend/driver/lib64/driver", "usr/local/dcmi")
 MAX_CARDS, MAX_ERRORS = 64, 128
+_VIRTUAL, _ONE, _ALL = 52, 0, 1
+"""DCMI's numbers for questions about virtual NPUs: of one, of all of a chip."""
+_ANY = 0xFFFFFFFF
 _NPU = 0
 _VDIE = 1
 
@@ -75,6 +78,53 @@ class _Pcie(ctypes.Structure):
         ("function", ctypes.c_uint),
         ("reserved", ctypes.c_ubyte * 32),
     ]
+
+
+class _Resources(ctypes.Structure):
+    """What a chip is cut into: the first part of DCMI's structure of 360 bytes."""
+
+    _fields_ = [("count", ctypes.c_uint), ("ids", ctypes.c_uint * 32), ("rest", ctypes.c_ubyte * 228)]
+
+
+class _Vnpu(ctypes.Structure):
+    """One virtual NPU: the first part of DCMI's structure of 264 bytes."""
+
+    _fields_ = [
+        ("id", ctypes.c_uint),
+        ("padding", ctypes.c_uint),
+        ("name", ctypes.c_char * 16),
+        ("status", ctypes.c_uint),
+        ("used", ctypes.c_uint),
+        ("rest", ctypes.c_ubyte * 232),
+    ]
+
+
+class _Asked(ctypes.Structure):
+    _fields_ = [
+        ("id", ctypes.c_uint),
+        ("group", ctypes.c_uint),
+        ("template", ctypes.c_char * 32),
+        ("reserved", ctypes.c_ubyte * 64),
+    ]
+
+
+class _Made(ctypes.Structure):
+    _fields_ = [
+        ("id", ctypes.c_uint),
+        ("bus", ctypes.c_uint),
+        ("device", ctypes.c_uint),
+        ("function", ctypes.c_uint),
+        ("group", ctypes.c_uint),
+        ("reserved", ctypes.c_ubyte * 32),
+    ]
+
+
+class Vnpu(NamedTuple):
+    """A virtual NPU of a chip. ``used``: a process has it open."""
+
+    id: int
+    template: str
+    used: bool
 
 
 class Unit(NamedTuple):
@@ -146,9 +196,9 @@ class Dcmi:
 
     def die(self, unit: Unit) -> str:
         """The number that the chip was made with, as five words of eight digits; HAMi calls it the UUID."""
-        words = (ctypes.c_uint * 5)()
-        self._call("dcmi_get_device_die_v2", *unit, ctypes.c_int(_VDIE), words)
-        return "-".join(f"{word:08X}" for word in words)
+        numbers = (ctypes.c_uint * 5)()
+        self._call("dcmi_get_device_die_v2", *unit, ctypes.c_int(_VDIE), numbers)
+        return "-".join(f"{number:08X}" for number in numbers)
 
     def physical_id(self, unit: Unit) -> int:
         """The number in the name of the chip's device node."""
@@ -176,6 +226,43 @@ class Dcmi:
     def shareable(self, unit: Unit) -> bool:
         """Whether several containers may open the chip at a time."""
         return self._number("dcmi_get_device_share_enable", unit) != 0
+
+    def vnpus(self, unit: Unit) -> tuple[Vnpu, ...]:
+        """What a chip is cut into; nothing where it cannot be."""
+        found = _Resources()
+        try:
+            self._ask_virtual(unit, _ALL, found)
+        except DcmiError as error:
+            if error.code == NOT_SUPPORTED:
+                return ()
+            raise
+        return tuple(self._vnpu(unit, number) for number in found.ids[: min(found.count, len(found.ids))])
+
+    def create(self, unit: Unit, template: str) -> int:
+        """Cut a chip, and answer the number of the virtual NPU."""
+        made = _Made()
+        asked = _Asked(id=_ANY, group=_ANY, template=template.encode("ascii"))
+        self._call("dcmi_create_vdevice", *unit, ctypes.byref(asked), ctypes.byref(made))
+        return int(made.id)
+
+    def destroy(self, unit: Unit, number: int) -> None:
+        self._call("dcmi_set_destroy_vdevice", *unit, ctypes.c_uint(number))
+
+    def _vnpu(self, unit: Unit, number: int) -> Vnpu:
+        found = _Vnpu(id=number)
+        self._ask_virtual(unit, _ONE, found)
+        return Vnpu(id=number, template=bytes(found.name).decode("ascii", "replace"), used=found.used != 0)
+
+    def _ask_virtual(self, unit: Unit, what: int, answer: ctypes.Structure) -> None:
+        size = ctypes.c_uint(ctypes.sizeof(answer))
+        self._call(
+            "dcmi_get_device_info",
+            *unit,
+            ctypes.c_int(_VIRTUAL),
+            ctypes.c_uint(what),
+            ctypes.byref(answer),
+            ctypes.byref(size),
+        )
 
     def topology(self, one: Unit, other: Unit) -> int:
         """DCMI's number for how two chips are connected."""

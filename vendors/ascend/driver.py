@@ -135,6 +135,13 @@ class AscendHost:
 _NO_DIE = "-".join(["00000000"] * 5)
 
 
+def library_places(settings: AscendSettings) -> tuple[str, ...]:
+    """Where the driver's library may be."""
+    if settings.dcmi_library:
+        return (str(settings.dcmi_library),)
+    return (BARE_NAME, *(str(settings.seen(f"{folder}/{BARE_NAME}")) for folder in PLACES))
+
+
 class AscendDriver:
     """A ``Driver`` over DCMI. The library is loaded at the first look."""
 
@@ -149,8 +156,7 @@ class AscendDriver:
         self._soft = settings.soft
         self._chips = {chip.driver_name: chip for chip in settings.chips if chip.driver_name}
         self._host = AscendHost.of(settings, paths)
-        own = (BARE_NAME, *(str(settings.seen(f"{folder}/{BARE_NAME}")) for folder in PLACES))
-        self._dcmi = Dcmi((str(settings.dcmi_library),) if settings.dcmi_library else own, **loading)
+        self._dcmi = Dcmi(library_places(settings), **loading)
         self._sleep = sleep
         self._known: dict[Unit, Device] = {}
         self._reported: dict[str, Fault | None] = {}
@@ -227,8 +233,8 @@ class AscendDriver:
             raise self._host.unavailable(str(error)) from error
         except DcmiError as error:
             self._dcmi.close()
-            words = f"{error}; this driver has DCMI 2 only" if self._dcmi.speaks_only_v2 else str(error)
-            raise self._host.unavailable(words, error) from error
+            why = f"{error}; this driver has DCMI 2 only" if self._dcmi.speaks_only_v2 else str(error)
+            raise self._host.unavailable(why, error) from error
         if not units:
             self._dcmi.close()
             nothing = DcmiError("dcmi_get_card_list", NO_DEVICE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,10 +15,12 @@ from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.sdk import DeviceNodes, Family, Injection, NodeSide
+from hami_plugin.sdk import DeviceNodes, Family, Injection, NodeSide, Partition, PartitionDriver, PartitionSide
+from vendors.ascend import vnpu
 from vendors.ascend.driver import CONTROL_NODES
-from vendors.ascend.rules import MODE, NETWORKED, NODE_MODE, SOFT, soft
+from vendors.ascend.rules import NETWORKED, NODE_MODE, soft
 from vendors.ascend.settings import MODULES, AscendSettings, Chip, shares
+from vendors.ascend.vnpu import VnpuPartitions
 
 VISIBLE, TEMPLATE = "ASCEND_VISIBLE_DEVICES", "ASCEND_VNPU_SPECS"
 VOID = "void"
@@ -115,8 +118,8 @@ def node_side(settings: AscendSettings, family: Family) -> NodeSide:
     chip = next(chip for chip in settings.chips if chip.device_type == family.device_type)
     return NodeSide(
         replicas=lambda _device: replicas(chip),
+        partitions=partition_side(settings, chip) if settings.cuts and chip.templates else None,
         register=partial(register, settings, chip),
-        whole_only=uncut(settings),
         notes={NODE_MODE: str(settings.soft).lower()},
         delivery=delivery(settings, chip),
         device_edits=partial(device_edits, settings),
@@ -126,11 +129,39 @@ def node_side(settings: AscendSettings, family: Family) -> NodeSide:
     )
 
 
-def uncut(settings: AscendSettings) -> str:
-    """Templates are cut by Ascend's container runtime alone, and CDI leaves it out."""
-    if settings.delivery.ways == (Way.ENVVAR,):
-        return ""
-    return f"only Ascend's container runtime cuts templates; ask by {MODE}: {SOFT} or set deviceListStrategy to envvar"
+def partition_side(settings: AscendSettings, chip: Chip) -> PartitionSide:
+    """Virtual NPUs of one chip, which this node cuts itself."""
+    return PartitionSide(
+        open=partial(_open, settings, chip),
+        reserved=partial(vnpu.reserved, chip),
+        wanted=partial(vnpu.wanted, chip),
+        inject=partial(inject_made, settings),
+        names=partial(vnpu.names, chip),
+        without=partial(vnpu.without, chip),
+        edits=lambda _device, made, host: vnpu_node(settings, made, host),
+        lasting=True,
+    )
+
+
+def _open(settings: AscendSettings, chip: Chip, host: HostFiles) -> PartitionDriver:
+    return VnpuPartitions(settings, chip, host)
+
+
+def inject_made(
+    settings: AscendSettings, _assignment: Assignment, made: Sequence[Partition], host: HostFiles
+) -> Injection:
+    """The virtual NPU, under the name that the driver's programs look for."""
+    edits = ContainerEdits(env={VISIBLE: VOID})
+    if Way.DEVICE_SPECS in settings.delivery.ways:
+        edits = edits.merged(shared_edits(settings, host), *(vnpu_node(settings, one, host) for one in made))
+    return Injection(edits=edits)
+
+
+def vnpu_node(settings: AscendSettings, made: Partition, host: HostFiles) -> ContainerEdits:
+    """A virtual NPU's node. HamiError when it has none."""
+    number = made.ids["vnpu"]
+    (node,) = DeviceNodes(host=host, root=settings.dev_root).need(f"vdavinci{number}", whose=made.card).device_nodes
+    return ContainerEdits(device_nodes=(replace(node, path=f"/dev/davinci{number}", host_path=node.source),))
 
 
 def replicas(chip: Chip) -> int:

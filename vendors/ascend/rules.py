@@ -196,6 +196,7 @@ def _family(chip: Chip, settings: AscendSettings, clock: Callable[[], float]) ->
         handshake=f"hami.io/node-handshake-{chip.device_type}",
         to_allocate=f"hami.io/{chip.device_type}-devices-to-allocate",
         allocated=f"hami.io/{chip.device_type}-devices-allocated",
+        others=(NODE_MODE,),
     )
     factor = max(1, chip.memory_factor)
     resources = Resources(count=chip.count, memory=chip.memory, cores=chip.cores, memory_factor=factor)

@@ -16,8 +16,8 @@ from hami_plugin.model.delivery import Way
 class NodeSettings(TreeSettings):
     """The driver's files, and how containers receive NPUs.
 
-    HAMi leaves the devices to Ascend's own container runtime, and so does the default: only that runtime cuts an NPU by
-    a template.
+    HAMi leaves the devices to Ascend's own container runtime, which cuts an NPU by a template too, and so does the
+    default.
     """
 
     cdi_class: ClassVar[str] = "npu"
@@ -32,8 +32,8 @@ class NodeSettings(TreeSettings):
         (Way.ENVVAR,),
         min_length=1,
         alias="deviceListStrategy",
-        description="How a container receives its NPUs. `envvar` leaves it to Ascend's container runtime, the only one "
-        "that cuts an NPU by a template; with the others, whole NPUs and shares of hami-core mode are served.",
+        description="How a container receives its NPUs. `envvar` leaves it to Ascend's container runtime, which "
+        "cuts an NPU by a template when the container is created; with the others the daemon cuts it, through DCMI.",
     )
     dcmi_library: AbsolutePath | None = Field(
         None, alias="dcmiLibrary", description="The driver's libdcmi.so. Empty: the loader's, else the driver's own."
@@ -44,6 +44,11 @@ class NodeSettings(TreeSettings):
     container_driver_root: AbsolutePath | None = Field(
         None, alias="containerDriverRoot", description="Where this process sees driverRoot. Empty: there itself."
     )
+
+    @property
+    def cuts(self) -> bool:
+        """Whether NPUs are cut here, and not by Ascend's container runtime."""
+        return self.delivery.ways != (Way.ENVVAR,)
 
     def seen(self, path: str) -> Path:
         """A path of the driver's root as this process reaches it."""

@@ -3,43 +3,43 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from cdi.edits import ContainerEdits
 from hami_plugin.config.settings import AbsolutePath
 from hami_plugin.config.vendors import ResourceName, TreeSettings, setting
-from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.host.paths import HostFiles, HostPaths, Roots
-from hami_plugin.model.device import Device, Discovery, Fault, Sighting
-from hami_plugin.model.links import Links
-from hami_plugin.model.placement import Assignment
+from hami_plugin.host.paths import HostPaths
+from hami_plugin.model.device import Device
 from hami_plugin.protocol.register import DeviceInfo, decode_json
 from hami_plugin.scheduler.engine.registered import in_percent
 from hami_plugin.sdk import (
     AnnotationKeys,
-    DeviceNodes,
-    Driver,
+    Card,
     Family,
-    Injection,
+    Hardware,
     NodeSide,
-    PollingDriver,
-    Resources,
     ToolError,
-    Vendor,
-    deferred,
-    distances,
-    mounted,
-    pci,
+    comma_lists,
+    listed_vendor,
     read,
-    serving,
-    whole_devices,
+    whole_cards,
 )
-from hami_plugin.sdk.tools import Kept, lines
+from hami_plugin.sdk.tools import lines
 
-# Settings
+DEVICE_TYPE = "Biren"
+KEYS = AnnotationKeys.of_agent("biren", pods=DEVICE_TYPE)
+UUIDS = ("birentech.com/use-gpuuuid", "birentech.com/nouse-gpuuuid")
+GPUS = Hardware(title="Biren GPU", module="biren", node="biren/card_", sysfs_class="biren/card_")
+"""Biren's ids on the PCI bus are in no public list."""
+CONTROL = "biren-m"
+"""The module's own node, from version 1.12 on."""
+QUERY = ("gpu", "--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")
+DEADLINE_S = 10.0
+
+_NAME = re.compile(r"[\w.-]+")
 
 
 class BirenSettings(TreeSettings):
@@ -57,127 +57,30 @@ class BirenSettings(TreeSettings):
         "The driver's libraries on the host; containers with a GPU see them at the same place, where they are there.",
     )
 
-
-# Rules
-
-DEVICE_TYPE = "Biren"
-
-
-def families(settings: BirenSettings) -> tuple[Family, ...]:
-    """The one family of this vendor."""
-    uuids = ("birentech.com/use-gpuuuid", "birentech.com/nouse-gpuuuid")
-    policy = whole_devices(DEVICE_TYPE, settings.count, uuids=uuids, booked=False)
-    resources, keys = Resources(count=settings.count), AnnotationKeys.of_agent("biren", pods=DEVICE_TYPE)
-    return (Family.registered(DEVICE_TYPE, keys, resources, policy, decode=in_percent(decode_json)),)
+    @property
+    def driver_files(self) -> tuple[Path, ...]:
+        return (self.driver_root,)
 
 
-# Driver
-
-CLASS = "class/biren"
-QUERY = ("gpu", "--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")
-DEADLINE_S = 10.0
-ASK_EVERY_S = 10.0
-"""How long the tool's answer is good for, while the same GPUs are there."""
-
-_NAME = re.compile(r"[\w.-]+")
+families = whole_cards(DEVICE_TYPE, KEYS, uuids=UUIDS, booked=False, decode=in_percent(decode_json))
 
 
-def present(settings: Roots, host: HostPaths) -> bool:
-    """Whether Biren's kernel module is loaded. The ids of its PCI devices are in no public list."""
-    paths = host.rooted(settings)
-    return (paths.sysfs / "module/biren").exists() or (paths.sysfs / CLASS).exists()
-
-
-def places(paths: HostPaths) -> Mapping[int, pci.PciDevice]:
-    """The GPUs that the kernel module shows, by number. It is that of the node ``/dev/biren/card_<number>``."""
-    found = {}
-    for folder in (paths.sysfs / CLASS).glob("card_*"):
-        number = folder.name.removeprefix("card_")
-        if re.fullmatch(r"\d{1,4}", number):
-            found[int(number)] = pci.look((folder / "device").resolve())
-    return dict(sorted(found.items()))
-
-
-class BirenDiscoverer:
-    """Discovers GPUs, and remembers what each was when it was last described."""
-
-    def __init__(self, paths: HostPaths, tool: Path, deadline: float = DEADLINE_S) -> None:
-        self._paths = paths
-        self._tool = tool
-        self._deadline = deadline
-        self._rows = Kept(self._listed, every=ASK_EVERY_S)
-        self._known: dict[int, Device] = {}
-
-    def __call__(self, ask: Callable[[str | None], None]) -> Discovery:
-        cards = places(self._paths)
-        if not cards:
-            raise self._absent()
-        rows = self._rows.answer(tuple(cards))
-        sightings = []
-        for number, place in cards.items():
-            known = self._known.get(number)
-            ask(known.uuid if known else None)
-            sightings.append(self._sighting(number, place, rows.get(number)))
-        version = pci.text(self._paths.sysfs / "module/biren/version")
-        return Discovery(sightings=tuple(sightings), facts={"driver": version} if version else {})
-
-    def _absent(self) -> DriverUnavailableError:
-        if (self._paths.sysfs / "module/biren").exists():
-            return DriverUnavailableError(DriverReason.NO_DEVICES, "Biren's kernel module is loaded, and shows no GPU")
-        return DriverUnavailableError(
-            DriverReason.NO_DRIVER,
-            "Biren's kernel module is not loaded",
-            hint="install the driver, or load its module: modprobe biren; or set enabled: false",
-        )
-
-    def _listed(self) -> Mapping[int, list[str]]:
-        """What ``brsmi`` prints of each GPU, by index: its UUID, its name, and its memory in MiB."""
-        if not self._tool.is_file():
-            raise DriverUnavailableError(
-                DriverReason.NO_LIBRARY, f"there is no {self._tool}", hint="mount it from the host, or set brsmi"
-            )
-        try:
-            return read(self._tool, partial(parsed, self._tool), *QUERY, deadline=self._deadline)
-        except ToolError as error:
-            raise DriverUnavailableError(DriverReason.FAILED, error.message) from error
-
-    def _sighting(self, number: int, place: pci.PciDevice, row: list[str] | None) -> Sighting:
+def list_cards(settings: BirenSettings, paths: HostPaths) -> Iterator[Card]:
+    """The GPUs that the kernel shows, by the number of their node, each with the tool's row."""
+    rows = read(settings.brsmi, partial(parsed, settings.brsmi), *QUERY, deadline=DEADLINE_S)
+    for number, place in GPUS.numbered(paths).items():
+        row = rows.get(number)
+        unknown = Card(index=number, uuid=f"{paths.node}-biren-{number}", model="", address=place.address)
         if row is None:
-            return self._silent(number, place, "brsmi does not list it")
-        uuid, name, memory = row
-        if not _NAME.fullmatch(uuid) or not memory.isdecimal() or not int(memory):
-            return self._silent(number, place, f"brsmi says: {', '.join(row)}")
-        device = Device(
-            uuid=uuid,
-            family=DEVICE_TYPE,
-            index=number,
-            minor=number,
-            model=name,
-            memory=int(memory),
-            pci=place.address,
-            numa=place.numa,
-            mode="",
-        )
-        self._known[number] = device
-        node = self._paths.dev / "biren" / f"card_{number}"
-        missing = None if node.exists() else Fault(reason="DeviceNodeMissing", message=f"there is no {node}")
-        return Sighting(device=device, fault=missing)
-
-    def _silent(self, number: int, place: pci.PciDevice, why: str) -> Sighting:
-        unknown = Device(
-            uuid=f"{self._paths.node}-biren-{number}",
-            family=DEVICE_TYPE,
-            index=number,
-            model="",
-            memory=0,
-            pci=place.address,
-            mode="",
-        )
-        return Sighting(device=self._known.get(number, unknown), fault=Fault(reason="DeviceSilent", message=why))
+            yield replace(unknown, trouble="brsmi does not list it")
+        elif not _NAME.fullmatch(row[0]) or not row[2].isdecimal() or not int(row[2]):
+            yield replace(unknown, trouble=f"brsmi says: {', '.join(row)}")
+        else:
+            yield replace(unknown, uuid=row[0], model=row[1], memory=int(row[2]))
 
 
 def parsed(tool: Path, table: str) -> Mapping[int, list[str]]:
-    """The rows of the table by index. ``ToolError`` when there are none."""
+    """UUID, name and MiB of each GPU of the table, by index. ``ToolError`` if there are none."""
     rows = [[cell.strip() for cell in line.split(",")] for line in lines(table)]
     found = {int(row[0]): row[1:] for row in rows if len(row) == 4 and row[0].isdecimal()}
     if not found:
@@ -185,26 +88,9 @@ def parsed(tool: Path, table: str) -> Mapping[int, list[str]]:
     return found
 
 
-def open_driver(settings: BirenSettings, paths: HostPaths) -> Driver:
-    """Biren's driver of this host. Nothing is read yet."""
-    roots = paths.rooted(settings)
-    return PollingDriver(BirenDiscoverer(roots, settings.brsmi), partial(links, roots))
-
-
-def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
-    """Distances on the PCI bus. Which GPUs have a BLink between them is told by nothing that is documented."""
-    return distances(devices, places(paths).values(), fabric="BLink")
-
-
-# Injection
-
-CONTROL = "biren-m"
-"""The module's own node, from version 1.12 on."""
-
-
-def node_side(settings: BirenSettings, _family: Family) -> NodeSide:
-    """Whole GPUs, as Biren's own agent serves them."""
-    return NodeSide(register=register, reports=True, inject=inject).delivered(settings, device_edits, shared_edits)
+def node_side(_settings: BirenSettings, _family: Family, usual: NodeSide) -> NodeSide:
+    """HAMi's scheduler reads the register after a handshake."""
+    return replace(usual, register=register, reports=True)
 
 
 def register(device: Device, _legacy: bool) -> DeviceInfo:
@@ -212,36 +98,24 @@ def register(device: Device, _legacy: bool) -> DeviceInfo:
     return DeviceInfo.of(device, DEVICE_TYPE, numa=device.numa or 0)
 
 
-def device_edits(settings: BirenSettings, device: Device, host: HostFiles) -> ContainerEdits:
-    """The GPU's node."""
-    return DeviceNodes(host=host, root=settings.dev_root).need(f"biren/card_{device.index}", whose=device.uuid)
+env = comma_lists(
+    BR_PHY_CARDS=lambda device: f"card_{device.index}",
+    BIREN_VISIBLE_DEVICES=lambda device: device.index,
+)
+"""For Biren's container toolkit, as its own agent sets them."""
 
 
-def shared_edits(settings: BirenSettings, host: HostFiles) -> ContainerEdits:
-    """The control node, and the driver's libraries."""
-    nodes = DeviceNodes(host=host, root=settings.dev_root).take(CONTROL)
-    return nodes.merged(mounted(host, [settings.driver_root]))
-
-
-def inject(assignment: Assignment, _host: HostFiles) -> Injection:
-    """Which GPUs these are, as Biren's agent and its container toolkit name them."""
-    numbers = sorted(share.device.index for share in assignment.shares)
-    env = {
-        "BR_PHY_CARDS": ",".join(f"card_{number}" for number in numbers),
-        "BIREN_VISIBLE_DEVICES": ",".join(map(str, numbers)),
-    }
-    return Injection(edits=ContainerEdits(env=env))
-
-
-# Vendor
-
-VENDOR = Vendor(
+VENDOR = listed_vendor(
     name="biren",
     title="Biren GPUs",
     noun="GPU",
     settings=BirenSettings,
-    families=serving(families, node_side),
-    open=open_driver,
-    present=present,
-    simulate=deferred("vendors.biren.simulation.simulate"),
+    families=families,
+    hardware=GPUS,
+    list_cards=list_cards,
+    listed_by="the kernel",
+    device_nodes=("biren/card_{}",),
+    optional_nodes=(CONTROL,),
+    env=env,
+    node=node_side,
 )

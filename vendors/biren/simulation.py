@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hami_plugin.model.machine import Machine, MachineDevice
-from hami_plugin.sdk import Hardware
 from hami_plugin.simulation.boards import Board, noted, without
 from hami_plugin.simulation.tools import UNLISTED, Tool, ToolState
 from hami_plugin.simulation.trees import Files, Link, on_bus
-from vendors.biren import CONTROL, QUERY
-
-GPUS = Hardware(title="Biren GPU", vendors=("ffff",), module="biren")
-"""Biren's ids on the bus are in no public list, and nothing here reads them."""
+from vendors.biren import CONTROL, GPUS, QUERY
 
 
 def _own(machine: Machine, one: MachineDevice) -> Files:

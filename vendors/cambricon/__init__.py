@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hami_plugin.sdk import Vendor, deferred, serving
+from hami_plugin.sdk import Vendor, serving
 from vendors.cambricon.driver import MLUS, open_driver
 from vendors.cambricon.injection import node_side
 from vendors.cambricon.rules import families
@@ -16,5 +16,4 @@ VENDOR = Vendor(
     families=serving(families, node_side),
     open=open_driver,
     present=MLUS.present,
-    simulate=deferred("vendors.cambricon.simulation.simulate"),
 )

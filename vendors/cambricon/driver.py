@@ -25,8 +25,9 @@ from hami_plugin.sdk import (
     read,
 )
 from hami_plugin.sdk.tools import LastKnown, lines
+from vendors.cambricon.cndev import Cndev, CndevError
 from vendors.cambricon.rules import DEVICE_TYPE, name
-from vendors.cambricon.settings import CambriconSettings
+from vendors.cambricon.settings import DYNAMIC, CambriconSettings
 
 MLUS: Final = Hardware(title="Cambricon device", vendors=("cabc",), module="cambricon-drv")
 
@@ -95,10 +96,11 @@ class Mlu:
 
 @dataclass(slots=True, kw_only=True)
 class MluDiscoverer:
-    """Discovers MLUs, and remembers what each was when it last answered."""
+    """Discovers MLUs, and remembers what each was when it last answered. ``library``: they must be in sMLU mode."""
 
     paths: HostPaths
     tool: Cnmon
+    library: Cndev | None = None
     known: dict[str, Device] = field(default_factory=dict)
 
     def __call__(self, ask: Callable[[str | None], None]) -> Discovery:
@@ -158,7 +160,16 @@ class MluDiscoverer:
             return Fault(reason="NotInitialised", message=f"cnmon says that card {device.index} did not start")
         if not device.memory:
             return Fault(reason="MemoryUnknown", message=self.tool.problem or "cnmon does not list this card")
-        return None
+        return self._undivided(device)
+
+    def _undivided(self, device: Device) -> Fault | None:
+        try:
+            if self.library is None or self.library.divisible(device.index):
+                return None
+        except CndevError as error:
+            return Fault(reason="DriverFailed", message=str(error))
+        how = f"cnmon set -c {device.index} -smlu on"
+        return Fault(reason="NotDivisible", message=f"the MLU is not in sMLU mode, and mode is {DYNAMIC}: {how}")
 
 
 def _facts(folder: Path) -> dict[str, str]:
@@ -177,7 +188,8 @@ def open_driver(settings: CambriconSettings, paths: HostPaths) -> Driver:
     """Cambricon's driver of this host. Nothing is read yet."""
     roots = paths.rooted(settings)
     tool = Cnmon(settings.cnmon)
-    return PollingDriver(MluDiscoverer(paths=roots, tool=tool), partial(links, roots, tool))
+    library = Cndev(settings.cndev) if settings.cuts else None
+    return PollingDriver(MluDiscoverer(paths=roots, tool=tool, library=library), partial(links, roots, tool))
 
 
 def links(paths: HostPaths, tool: Cnmon, devices: Sequence[Device]) -> Links:

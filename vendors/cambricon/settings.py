@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal
+
+from pydantic import model_validator
 
 from hami_plugin.config.settings import AbsolutePath
 from hami_plugin.config.vendors import (
@@ -15,6 +17,7 @@ from hami_plugin.config.vendors import (
     setting,
 )
 
+DYNAMIC: Final = "dynamic-smlu"
 SLOTS: Final = 100
 """Shares of one MLU, each of 1 % of its cores at least."""
 
@@ -27,8 +30,9 @@ class CambriconSettings(TrustSettings):
     fixed: ClassVar[Mapping[str, Fixed]] = {
         **AS_IT_IS,
         "splitCount": Fixed(
-            served=f"a whole MLU goes to one container, or in {SLOTS} shares with unlimitedShares: true",
-            value=lambda section: SLOTS if section.get("unlimitedShares") else 1,
+            served=f"a whole MLU goes to one container, or in {SLOTS} shares with mode: {DYNAMIC} or "
+            "unlimitedShares: true",
+            value=lambda section: SLOTS if section.get("unlimitedShares") or section.get("mode") == DYNAMIC else 1,
         ),
     }
     count: ResourceName = setting("resourceCountName", "cambricon.com/vmlu", "Number of MLUs.")
@@ -39,3 +43,22 @@ class CambriconSettings(TrustSettings):
     cnmon: AbsolutePath = setting(
         "cnmon", Path("/usr/bin/cnmon"), "Cambricon's tool, which knows the MLUs' memory and MLU-Links."
     )
+    mode: Literal["default", "dynamic-smlu"] = setting(
+        "mode",
+        "default",
+        "As in Cambricon's plugin: `dynamic-smlu` makes an sMLU instance for each container, of MLUs in sMLU mode.",
+    )
+    cndev: AbsolutePath = setting(
+        "cndev", Path("/usr/local/neuware/lib64/libcndev.so"), "Cambricon's library, which makes sMLU instances."
+    )
+
+    @property
+    def cuts(self) -> bool:
+        """Whether MLUs are cut into sMLU instances for containers."""
+        return self.mode == DYNAMIC
+
+    @model_validator(mode="after")
+    def _one_way_to_share(self) -> CambriconSettings:
+        if self.cuts and self.unlimited_shares:
+            raise ValueError(f"unlimitedShares and mode: {DYNAMIC}, which limits shares, exclude each other")
+        return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from hami_plugin.sdk import Family, Vendor, deferred, serving
+from hami_plugin.sdk import Family, Vendor, serving
 from vendors.enflame import drs, rules
 from vendors.enflame.driver import GCUS, open_driver
 from vendors.enflame.injection import node_side
@@ -31,5 +31,4 @@ VENDOR = Vendor(
     families=serving(families, node_side),
     open=open_driver,
     present=GCUS.present,
-    simulate=deferred("vendors.enflame.simulation.simulate"),
 )

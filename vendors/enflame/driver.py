@@ -16,7 +16,7 @@ from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Links
 from hami_plugin.sdk import Driver, Hardware, PollingDriver, distances, pci, read
 from hami_plugin.sdk.tools import LastKnown, lines
-from vendors.enflame.partitions import Cut, Partition
+from vendors.enflame.partitions import Cut, Gcu, Instance
 from vendors.enflame.rules import NAMES
 from vendors.enflame.settings import EnflameSettings
 
@@ -64,17 +64,21 @@ def rows(table: str) -> Iterator[EfsmiRow]:
 
 def profiles(listing: str) -> Mapping[str, str]:
     """The ids of profiles by name, from lines of index, name and id."""
-    return {words[1]: words[2] for words in _named(listing)}
+    return {fields[1]: fields[2] for fields in _named(listing)}
 
 
-def partitions(listing: str, index: int) -> tuple[Partition, ...]:
-    """Those of one card, from lines of index, profile, id and UUID."""
-    return tuple(Partition(profile=words[1], uuid=words[3]) for words in _named(listing) if words[0] == str(index))
+def instances(listing: str) -> Mapping[int, tuple[Instance, ...]]:
+    """By card, from lines of index, profile, id and UUID."""
+    found: dict[int, list[Instance]] = {}
+    for fields in _named(listing):
+        one = Instance(profile=fields[1], uuid=fields[3].removeprefix("DRS-"), number=int(fields[2]))
+        found.setdefault(int(fields[0]), []).append(one)
+    return {index: tuple(there) for index, there in found.items()}
 
 
 def _named(listing: str) -> Iterator[list[str]]:
     split = (line.strip().strip("|").split() for line in lines(listing))
-    return (words for words in split if len(words) > 3 and _PROFILE.fullmatch(words[1]))
+    return (fields for fields in split if len(fields) > 3 and _PROFILE.fullmatch(fields[1]))
 
 
 class Efsmi:
@@ -106,8 +110,9 @@ class Efsmi:
         alike = self._read(profiles, "-i", str(first.index), "--drs", "--list-profile")
 
         def cut(listing: str) -> Mapping[EfsmiRow, Cut | None]:
+            there = instances(listing)
             return {
-                row: Cut(profiles=alike, partitions=partitions(listing, row.index)) if row.virtual == DRS else None
+                row: Cut(profiles=alike, partitions=there.get(row.index, ())) if row.virtual == DRS else None
                 for row in found
             }
 
@@ -119,15 +124,6 @@ class Efsmi:
 
 GCUS: Final = Hardware(title="Enflame device", vendors=("1e36",), module="enflame")
 _GCU = re.compile(r"gcu(\d{1,4})")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gcu:
-    """A device's ``traits``: the tool's number for it, its serial number, and how it can be cut."""
-
-    index: int
-    serial: str = ""
-    cut: Cut | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -171,10 +167,10 @@ class GcuDiscoverer:
             ask(known.uuid if known else None)
             minor = self._minor(place.address)
             if minor is None:
-                words = f"no driver shows {place.address}"
-                fault = Fault(reason="DriverFailed", message=words)
+                message = f"no driver shows {place.address}"
+                fault = Fault(reason="DriverFailed", message=message)
                 sightings += [Sighting(device=known, fault=fault)] if known else []
-                problems += [] if known else [words]
+                problems += [] if known else [message]
                 continue
             device = self._device(place, minor, known)
             self.known[place.address] = device
@@ -218,15 +214,15 @@ class GcuDiscoverer:
             return Fault(reason="MemoryUnknown", message=self.tool.problem or "efsmi does not list this card")
         row = self.tool.row(device.pci)
         if row and self.cut and row.virtual != DRS:
-            words = f"efsmi says {row.virtual} of its partitions; switch them on: efsmi -i {row.index} --drs on"
-            return Fault(reason="NotPartitioned", message=words)
+            message = f"efsmi says {row.virtual} of its partitions; switch them on: efsmi -i {row.index} --drs on"
+            return Fault(reason="NotPartitioned", message=message)
         cut = self.tool.cut(device.index)
         if self.cut and not (cut and cut.profiles):
-            words = self.tool.problem or "efsmi tells no profile that it can be cut to"
-            return Fault(reason="ProfilesUnknown", message=words)
+            message = self.tool.problem or "efsmi tells no profile that it can be cut to"
+            return Fault(reason="ProfilesUnknown", message=message)
         if row and not self.cut and row.virtual == DRS:
-            words = f"it is cut into partitions; undo it (efsmi -i {row.index} --drs off), or cut all cards"
-            return Fault(reason="Partitioned", message=words)
+            message = f"it is cut into partitions; undo it (efsmi -i {row.index} --drs off), or cut all cards"
+            return Fault(reason="Partitioned", message=message)
         return None
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 
 from cdi.edits import ContainerEdits, Mount
-from hami_plugin.errors import RefusalReason, RefusedError
+from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.host.paths import HostFiles
+from hami_plugin.model.delivery import Way
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.placement import Assignment, Grant
 from hami_plugin.protocol.grammar import to_json
@@ -19,14 +21,18 @@ from hami_plugin.sdk import (
     Family,
     Injection,
     NodeSide,
+    Partition,
+    PartitionDriver,
+    PartitionSide,
 )
-from vendors.enflame import partitions
-from vendors.enflame.driver import Gcu
+from vendors.enflame import on_demand, partitions
 from vendors.enflame.drs import CAPACITY, DEVICE_TYPE
-from vendors.enflame.partitions import MIB_PER_GB, UNITS, size, slices
+from vendors.enflame.on_demand import DrsPartitions
+from vendors.enflame.partitions import MIB_PER_GB, SLICES, UNITS, cut_of, size, slices, slices_left
 from vendors.enflame.rules import SHARED, WHOLE
 from vendors.enflame.settings import EnflameSettings
 
+_UUID = re.compile(r"[0-9A-Za-z-]{1,63}")
 _SET = "it has serve: "
 _CUT = "cut its cards (efsmi -i N --drs on; then --create-instance) or ask for enflame.com/gcu"
 ABSENT: Mapping[str, Mapping[str, str]] = {
@@ -48,20 +54,62 @@ def node_side(settings: EnflameSettings, family: Family) -> NodeSide:
     common = NodeSide(inject=partial(inject, settings), absent=absent).delivered(settings, device_edits, shared_edits)
     if family.device_type == WHOLE:
         return replace(common, register=registered(WHOLE, slots=1))
-    announced = replace(common, announce=partial(cut_cards, family.device_type))
+    announced = replace(common, announce=partial(cut_cards, settings, family.device_type))
+    if settings.on_demand and family.device_type == (SHARED if settings.serve == "auto" else DEVICE_TYPE):
+        announced = replace(announced, partitions=partition_side(settings, family.device_type))
     if family.device_type == SHARED:
+        if announced.partitions:
+            return replace(announced, replicas=lambda _device: SLICES, register=shared_on_demand)
         register = registered(DEVICE_TYPE, slots=UNITS)
         return replace(announced, replicas=share_replicas, register=register, place=place_share)
+    if announced.partitions:
+        return replace(announced, replicas=lambda _device: SLICES, register=to_be_cut, encode=capacity)
     return replace(announced, replicas=slices_cut, register=partitioned, encode=capacity, place=place_partition)
 
 
-def card(device: Device) -> Gcu:
-    return device.traits if isinstance(device.traits, Gcu) else Gcu(index=device.index)
+def partition_side(settings: EnflameSettings, device_type: str) -> PartitionSide:
+    """Partitions that are cut for shares, or for slices."""
+    return PartitionSide(
+        open=partial(_open, settings, device_type),
+        reserved=partial(on_demand.reserved, settings, device_type),
+        wanted=on_demand.wanted,
+        inject=partial(inject_made, settings),
+        names=on_demand.names,
+        without=without,
+        announce=partial(partitions.room, device_type),
+        edits=lambda device, _partition, host: device_edits(settings, device, host),
+        lasting=True,
+    )
+
+
+def _open(settings: EnflameSettings, device_type: str, host: HostFiles) -> PartitionDriver:
+    return DrsPartitions(settings, f"{host.paths.node}-{on_demand.name_of(device_type)}")
+
+
+def without(info: DeviceInfo, blocked: Sequence[Partition]) -> DeviceInfo:
+    """The card with the slices that are left beside partitions that no scheduler counts."""
+    return replace(info, count=min(info.count, slices_left(one.profile for one in blocked)))
+
+
+def to_be_cut(device: Device, legacy: bool) -> DeviceInfo:
+    """A card of which all slices may be cut."""
+    info = partitioned(device, legacy)
+    return replace(info, count=SLICES, custom={**(info.custom or {}), **_room_of(device)})
+
+
+def shared_on_demand(device: Device, legacy: bool) -> DeviceInfo:
+    """A card of which partitions are cut for shares."""
+    return replace(registered(DEVICE_TYPE, slots=UNITS)(device, legacy), custom=_room_of(device))
+
+
+def _room_of(device: Device) -> Mapping[str, object]:
+    cut = cut_of(device)
+    return partitions.room_notes(cut.profiles, slices_left(one.profile for one in cut.partitions)) if cut else {}
 
 
 def partitioned(device: Device, _legacy: bool) -> DeviceInfo:
     """A card as Enflame's own annotation describes it."""
-    cut = card(device).cut
+    cut = cut_of(device)
     profiles = dict(cut.profiles) if cut else {}
     slices, memory = (max(sizes, default=0) for sizes in zip(*map(size, ["", *profiles]), strict=True))
     return DeviceInfo.of(
@@ -96,18 +144,22 @@ def capacity(infos: Sequence[DeviceInfo]) -> str:
 
 def slices_cut(device: Device) -> int:
     """How many slices of a card are in partitions."""
-    cut = card(device).cut
+    cut = cut_of(device)
     return sum(size(one.profile)[0] for one in cut.partitions) if cut else 0
 
 
-def cut_cards(device_type: str, snapshot: Snapshot, _taken: AbstractSet[str]) -> Mapping[str, str | None]:
-    """What has been cut of the family's cards."""
-    return partitions.announced(device_type, snapshot, {one.uuid: card(one).cut for one in snapshot.devices})
+def cut_cards(
+    settings: EnflameSettings, device_type: str, snapshot: Snapshot, _taken: AbstractSet[str]
+) -> Mapping[str, str | None]:
+    """What has been cut of the family's cards, where it is lent."""
+    if settings.on_demand:
+        return {partitions.key(device_type): None}
+    return partitions.announced(device_type, snapshot, {one.uuid: cut_of(one) for one in snapshot.devices})
 
 
 def place_partition(grant: Grant, device: Device, others: Sequence[Grant]) -> Grant:
     """The first partition of the granted size that nobody else has. Without one, the grant has none."""
-    cut = card(device).cut
+    cut = cut_of(device)
     return partitions.lent(device, cut, partitions.for_partition(grant, partitions.sizes(cut)), grant, others)
 
 
@@ -130,7 +182,7 @@ def inject(settings: EnflameSettings, assignment: Assignment, _host: HostFiles) 
     shares = sorted(assignment.shares, key=lambda share: share.device.index)
     env = {"ENFLAME_VISIBLE_DEVICES": ",".join(str(share.device.minor) for share in shares)}
     for share in shares:
-        if share.device.family == WHOLE or card(share.device).cut is None:
+        if share.device.family == WHOLE or cut_of(share.device) is None:
             continue
         resources = (
             (settings.drs, settings.memory, settings.cores)
@@ -156,15 +208,29 @@ def inject(settings: EnflameSettings, assignment: Assignment, _host: HostFiles) 
     return Injection(edits=ContainerEdits(env=env))
 
 
+def inject_made(
+    settings: EnflameSettings, assignment: Assignment, made: Sequence[Partition], host: HostFiles
+) -> Injection:
+    """The card and the partition that the container is held to."""
+    (share,), (one,) = assignment.shares, made
+    if not _UUID.fullmatch(one.uuid):
+        raise HamiError(f"efsmi names a partition {one.uuid[:80]!r}, which no container can be told")
+    env = {"ENFLAME_VISIBLE_DEVICES": str(share.device.minor), "TOPS_VISIBLE_DEVICES": f"DRS-{one.uuid}"}
+    edits = ContainerEdits(env=env)
+    if Way.DEVICE_SPECS in settings.delivery.ways:
+        edits = edits.merged(shared_edits(settings, host), device_edits(settings, share.device, host))
+    return Injection(edits=edits)
+
+
 def share_replicas(device: Device) -> int:
     """As many containers as there are partitions, or percent."""
-    cut = card(device).cut
+    cut = cut_of(device)
     return len(cut.partitions) if cut else UNITS
 
 
 def place_share(grant: Grant, device: Device, others: Sequence[Grant]) -> Grant:
     """Where partitions have been cut, one that serves the share, and that nobody else has."""
-    cut = card(device).cut
+    cut = cut_of(device)
     profile = partitions.for_percent(grant.memory or UNITS, partitions.sizes(cut))
     return partitions.lent(device, cut, profile, grant, others)
 
@@ -173,7 +239,7 @@ def registered(kind: str, *, slots: int) -> Callable[[Device, bool], DeviceInfo]
     """A card as HAMi's scheduler makes it up from the node's capacity."""
 
     def info(device: Device, _legacy: bool) -> DeviceInfo:
-        cut = card(device).cut if kind == DEVICE_TYPE else None
+        cut = cut_of(device) if kind == DEVICE_TYPE else None
         custom = {partitions.CUT: partitions.sizes(cut)} if cut else None
         return DeviceInfo.of(device, kind, count=slots, memory=UNITS, cores=UNITS, custom=custom)
 

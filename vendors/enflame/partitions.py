@@ -18,6 +18,7 @@ from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.devices import WHOLE, Booked, Context, DeviceState, restored, taken
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import INT32_MAX
+from hami_plugin.sdk import Cuttable
 
 MIB_PER_GB = 1024
 MAX_SIZE = INT32_MAX // MIB_PER_GB
@@ -96,8 +97,10 @@ SLICES: Final = 6
 """Into how many slices a card can be cut; Enflame's agent knows no other number."""
 UNITS: Final = 100
 """What a card has of memory and of cores, in percent of itself."""
-CUT, LEFT = "partitions", "partitionsLeft"
-"""What is noted of a card: how many partitions of each profile it has, and how many of those nobody has."""
+CUT, LEFT, ROOM = "partitions", "partitionsLeft", "slicesLeft"
+"""What is noted of a card: how many partitions of each profile it has, and how many of those nobody has. Of one that is
+cut on demand: the profiles, and how many slices are left.
+"""
 
 Sizes = Mapping[str, int]
 """How many partitions there are of each profile."""
@@ -108,6 +111,11 @@ def key(device_type: str) -> str:
     return f"{OWN}partitions-{device_type}"
 
 
+def room_key(device_type: str) -> str:
+    """The node's annotation of what may be cut of the cards of a family, by their numbers."""
+    return f"{OWN}slices-{device_type}"
+
+
 def sizes(cut: Cut | None) -> Sizes:
     """Of one card."""
     return dict(sorted(Counter(one.profile for one in (cut.partitions if cut else ())).items()))
@@ -116,23 +124,53 @@ def sizes(cut: Cut | None) -> Sizes:
 def announced(device_type: str, snapshot: Snapshot, cut_of: Mapping[str, Cut | None]) -> Mapping[str, str | None]:
     """The annotation of a node. It says nothing where no card can be cut, nor where the family has none."""
     cards = {str(one.index): sizes(cut_of[one.uuid]) for one in snapshot.devices if cut_of[one.uuid]}
-    return {key(device_type): to_json(cards, key(device_type)) if cards else None}
+    return {key(device_type): to_json(cards, key(device_type)) if cards else None, room_key(device_type): None}
 
 
 def noted(node: NodeView, device_type: str, infos: Iterable[DeviceInfo]) -> tuple[DeviceInfo, ...]:
     """The cards with what the node says has been cut of them. Without that, as somebody else would cut them."""
-    text = node.annotations.get(key(device_type), "")
-    if not text:
-        return tuple(infos)
-    cards = object_of({"cards": from_json(text, key(device_type))}, "cards", key(device_type)) or {}
-    return tuple(
-        _with(info, object_of(cards, str(info.index), key(device_type)) or {}, key(device_type)) for info in infos
-    )
+    for where, read in ((room_key(device_type), _room), (key(device_type), _counts)):
+        if text := node.annotations.get(where, ""):
+            cards = object_of({"cards": from_json(text, where)}, "cards", where) or {}
+            told = ((info, object_of(cards, str(info.index), where) or {}) for info in infos)
+            return tuple(replace(info, custom={**(info.custom or {}), **read(of, where)}) for info, of in told)
+    return tuple(infos)
 
 
-def _with(info: DeviceInfo, counts: Mapping[str, object], where: str) -> DeviceInfo:
-    cut = {profile: int_of(counts, profile, where) for profile in counts}
-    return replace(info, custom={**(info.custom or {}), CUT: cut})
+def _counts(of_card: Mapping[str, object], where: str) -> Mapping[str, object]:
+    return {CUT: {profile: int_of(of_card, profile, where) for profile in of_card}}
+
+
+def _room(of_card: Mapping[str, object], where: str) -> Mapping[str, object]:
+    profiles = object_of(of_card, "profiles", where) or {}
+    return room_notes(profiles, int_of(of_card, "slices", where))
+
+
+def room_notes(profiles: Iterable[str], slices: int) -> Mapping[str, object]:
+    """What is noted of a card that is cut on demand, with so many slices left."""
+    return {CUT: {name: 1 for name in sorted(profiles) if size(name)[0] > 0}, ROOM: slices}
+
+
+def room(device_type: str, snapshot: Snapshot, cuttable: Mapping[str, Cuttable]) -> Mapping[str, str | None]:
+    """The annotation of a node that cuts on demand: each card's profiles with their slices, and what is left of it.
+
+    Without ``cuttable``, by what the tool says of the cards.
+    """
+    cards = {}
+    for device in snapshot.devices:
+        known = cuttable.get(device.uuid)
+        cut = None if known else cut_of(device)
+        names = [one.name for one in known.profiles] if known else list(cut.profiles) if cut else []
+        there = [one.profile for one in (known.blocked if known else cut.partitions if cut else ())]
+        profiles = {name: size(name)[0] for name in sorted(names) if size(name)[0] > 0}
+        if profiles:
+            cards[str(device.index)] = {"profiles": profiles, "slices": slices_left(there)}
+    return {room_key(device_type): to_json(cards, room_key(device_type)) if cards else None}
+
+
+def slices_left(there: Iterable[str]) -> int:
+    """Of a card with partitions of these profiles."""
+    return max(0, SLICES - sum(size(profile)[0] for profile in there))
 
 
 def for_percent(percent: int, cut: Sizes) -> str:
@@ -167,6 +205,8 @@ def is_cut(state: DeviceState) -> bool:
 def left(state: DeviceState) -> Sizes:
     """Partitions that nobody has."""
     counts: Sizes = state.notes.get(LEFT, state.notes.get(CUT, {}))
+    if ROOM in state.notes:
+        return {profile: max(0, state.notes[ROOM]) // size(profile)[0] for profile in counts}
     return counts
 
 
@@ -174,17 +214,22 @@ def _without(state: DeviceState, profile: str) -> DeviceState:
     """The card with one partition less."""
     if not is_cut(state) or not profile:
         return state
+    if ROOM in state.notes:
+        return replace(state, notes={**state.notes, ROOM: state.notes[ROOM] - size(profile)[0]})
     counts = left(state)
     return replace(state, notes={**state.notes, LEFT: {**counts, profile: counts.get(profile, 0) - 1}})
 
 
 def one_each(*resources: str) -> Callable[[Context], Reason | None]:
     """Where partitions are lent, a pod has one: what runtimes are told names one partition, and so does a decision.
+    Where they are cut on demand, each container may have one.
 
     The gate of a family whose containers ask for one of ``resources``.
     """
 
     def gate(context: Context) -> Reason | None:
+        if any(ROOM in state.notes for state in context.states):
+            return Reason.ONE_PARTITION if context.demand.count > 1 else None
         cut = any(map(is_cut, context.states))
         return Reason.ONE_PARTITION if cut and several(context.pod, context.demand.count, resources) else None
 
@@ -207,11 +252,12 @@ def had(state: DeviceState, grant: Grant, pod: PodView, profile: str) -> DeviceS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Partition:
-    """One that has been cut out of a card."""
+class Instance:
+    """A partition that has been cut out of a card. ``number`` is the tool's for it."""
 
     profile: str
     uuid: str
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +265,21 @@ class Cut:
     """How a card can be cut: the tool's ids of profiles by name, and what has been cut already."""
 
     profiles: Mapping[str, str]
-    partitions: tuple[Partition, ...]
+    partitions: tuple[Instance, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gcu:
+    """A device's ``traits``: the tool's number for it, its serial number, and how it can be cut."""
+
+    index: int
+    serial: str = ""
+    cut: Cut | None = None
+
+
+def cut_of(device: Device) -> Cut | None:
+    """How the tool says that a device can be cut."""
+    return device.traits.cut if isinstance(device.traits, Gcu) else None
 
 
 def slices(grant: Grant) -> int:

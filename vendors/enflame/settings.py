@@ -19,7 +19,7 @@ class EnflameSettings(TreeSettings):
         **AS_IT_IS,
         "splitCount": Fixed(
             served="a whole card goes to one container, in 100 shares with serve: shared, or to as many as it has "
-            "partitions",
+            "partitions or slices",
             value=lambda section: 100 if section.get("serve") == "shared" else 1,
         ),
     }
@@ -28,7 +28,13 @@ class EnflameSettings(TreeSettings):
         "auto",
         "How this node's cards are handed out, which HAMi books apart. `auto`: where all have been set up for "
         "partitions (DRS, with efsmi), in shares by percentage, each of which is a partition; else whole. `whole`; "
-        "`shared`: by percentage, which nothing enforces; `partitions`: by slices, as partitions that have been cut.",
+        "`shared`: by percentage, which nothing enforces; `partitions`: by slices, as partitions.",
+    )
+    cut: Literal["on-demand", "beforehand"] = setting(
+        "cut",
+        "on-demand",
+        "When partitions are cut. `on-demand`: for a container when it is allocated, and they go with its pod; those "
+        "that others have cut stay. `beforehand`: with efsmi, and they are lent.",
     )
     slices: int = setting(
         "sharedSlicesPerCard",
@@ -53,6 +59,11 @@ class EnflameSettings(TreeSettings):
     efsmi: AbsolutePath = setting(
         "efsmi", Path("/usr/sbin/efsmi"), "Enflame's tool, which knows the cards' memory and partitions."
     )
+
+    @property
+    def on_demand(self) -> bool:
+        """Whether containers' partitions are cut for them."""
+        return self.cut == "on-demand" and self.serve in ("auto", "partitions")
 
     @property
     def unlimited(self) -> str:

@@ -15,7 +15,6 @@ from hami_plugin.sdk import (
     Hardware,
     address,
     comma_lists,
-    deferred,
     listed_vendor,
     read_table,
     whole_cards,
@@ -27,10 +26,10 @@ KEYS = AnnotationKeys(
     allocated="hami.io/gaudi-devices-allocated",
 )
 UUIDS = ("habana.ai/use-uuid", "habana.ai/nouse-uuid")
-HARDWARE = Hardware(title="Gaudi", vendors=("1da3",), module="habanalabs", node="accel/accel")
+HARDWARE = Hardware(
+    title="Gaudi", vendors=("1da3",), module="habanalabs", node="accel/accel", sysfs_class="accel/accel"
+)
 CONTROL = "accel/accel_controlD{}"
-NUMBERED = "class/accel"
-"""Where the kernel shows which accelerator has which number; the device nodes have it too."""
 UUID, MODEL, ADDRESS, MODULE, MEMORY = COLUMNS = ("uuid", "name", "bus_id", "module_id", "memory.total")
 QUERY = ("-Q", ",".join(COLUMNS), "-f", "csv")
 
@@ -57,9 +56,7 @@ def list_cards(settings: GaudiSettings, paths: HostPaths) -> Iterable[Card | str
 
 def kernel_numbers(paths: HostPaths) -> Mapping[str, int]:
     """The kernel's number of each accelerator by its PCI address. Other vendors' accelerators are among them."""
-    folders = (paths.sysfs / NUMBERED).glob("accel*")
-    names = ((folder, folder.name.removeprefix("accel")) for folder in folders)
-    return {(folder / "device").resolve().name: int(number) for folder, number in names if number.isdecimal()}
+    return {one.address: number for number, one in HARDWARE.numbered(paths).items()}
 
 
 def card(row: Mapping[str, str], numbers: Mapping[str, int]) -> Card | str:
@@ -99,5 +96,4 @@ VENDOR = listed_vendor(
     list_cards=list_cards,
     device_nodes=("accel/accel{}", CONTROL),
     env=env,
-    simulate=deferred("vendors.gaudi.simulation.simulate"),
 )

@@ -9,13 +9,13 @@ from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.boards import listed
 from hami_plugin.simulation.tools import SILENT, Tool, ToolState
 from hami_plugin.simulation.trees import Files, Link, on_bus
-from vendors.gaudi import COLUMNS, CONTROL, HARDWARE, MEMORY, NUMBERED, QUERY
+from vendors.gaudi import COLUMNS, CONTROL, HARDWARE, MEMORY, QUERY
 
 
 def _shown(machine: Machine, one: MachineDevice) -> Files:
     return {
         f"dev/{CONTROL.format(one.index)}": "",
-        f"sys/{NUMBERED}/accel{one.index}/device": Link(on_bus(machine, one)),
+        f"sys/class/{HARDWARE.sysfs_class}{one.index}/device": Link(on_bus(machine, one)),
     }
 
 

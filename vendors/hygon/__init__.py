@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hami_plugin.sdk import Vendor, deferred, serving
+from hami_plugin.sdk import Vendor, serving
 from vendors.hygon.driver import DCUS, open_driver
 from vendors.hygon.injection import node_side
 from vendors.hygon.rules import families
@@ -16,5 +16,4 @@ VENDOR = Vendor(
     families=serving(families, node_side),
     open=open_driver,
     present=DCUS.present,
-    simulate=deferred("vendors.hygon.simulation.simulate"),
 )

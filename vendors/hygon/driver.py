@@ -136,8 +136,8 @@ class DcuDiscoverer:
             return Fault(reason="DeviceNodeMissing", message=f"there is no {missing}")
         errors = re.search(r"ue:\s*(\d+)", pci.text(self._folder(device.pci) / "ras/umc_err_count"))
         if errors and int(errors[1]):
-            words = f"{errors[1]} uncorrectable memory errors"
-            return Fault(reason="MemoryEccUncorrected", message=words, action=Action.RESET)
+            message = f"{errors[1]} uncorrectable memory errors"
+            return Fault(reason="MemoryEccUncorrected", message=message, action=Action.RESET)
         return None
 
     def _folder(self, address: str) -> Path:

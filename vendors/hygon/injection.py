@@ -14,7 +14,7 @@ from typing import Any
 
 from cdi.edits import ContainerEdits, Mount
 from hami_plugin.errors import RefusalReason, RefusedError
-from hami_plugin.host.paths import HostFiles
+from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.placement import Assignment, Grant
 from hami_plugin.protocol.register import LEGACY_MODE, DeviceInfo, Refuses, encode_legacy
@@ -24,10 +24,11 @@ from vendors.hygon.driver import Dcu, without_files
 from vendors.hygon.rules import DEVICE_TYPE
 from vendors.hygon.settings import HygonSettings
 
+ONE_FILE = "a container is told of a part of one DCU only; request one DCU or whole ones"
 PIPES = 20
 """How many virtual DCUs a card can have."""
 UNITS, PIPE = "units", "pipe"
-_WORD = 64
+_MASK_BITS = 64
 
 Part = Mapping[str, Any]
 """Notes at a grant: a mask of compute units, and the pipe."""
@@ -60,8 +61,8 @@ def text(address: str, device: int, own: Part, memory: int) -> str:
     mask = int(own[UNITS])
     return (
         f"PciBusId: {address}\n"
-        f"cu_mask: 0x{mask & (1 << _WORD) - 1:016x}\n"
-        f"cu_mask: 0x{mask >> _WORD:016x}\n"
+        f"cu_mask: 0x{mask & (1 << _MASK_BITS) - 1:016x}\n"
+        f"cu_mask: 0x{mask >> _MASK_BITS:016x}\n"
         f"cu_count: {mask.bit_count()}\n"
         f"mem: {memory} MiB\n"
         f"device_id: {device}\n"
@@ -87,13 +88,19 @@ def node_side(settings: HygonSettings, _family: Family) -> NodeSide:
         inject=partial(inject, settings),
         place=partial(place, settings),
         announce=partial(announce, DEVICE_TYPE),
+        folders=_folders,
     ).delivered(settings, device_edits, shared_edits)
 
 
 def announce(device_type: str, snapshot: Snapshot, _taken: AbstractSet[str]) -> Mapping[str, str | None]:
-    """That only whole DCUs are handed out, while the host lacks what a part needs."""
+    """That only whole DCUs are handed out, while the host lacks what a part needs; and always so to a container of
+    several.
+    """
+    if not snapshot.devices:
+        return {}
     why = next((one.uncut for device in snapshot.devices if isinstance(one := device.traits, Dcu) and one.uncut), "")
-    return {refuses_key(device_type): Refuses(what="parts", why=why).text} if why else {}
+    refuses = Refuses(what="parts", why=why) if why else Refuses(what="several", why=ONE_FILE)
+    return {refuses_key(device_type): refuses.text}
 
 
 def register(settings: HygonSettings, device: Device, _legacy: bool) -> DeviceInfo:
@@ -131,13 +138,13 @@ def place(settings: HygonSettings, grant: Grant, device: Device, others: Sequenc
 
 
 def inject(settings: HygonSettings, assignment: Assignment, host: HostFiles) -> Injection:
-    """For a part of one card, the file that says which part. Several cards are handed out whole, as by HAMi's agent."""
+    """For a part of one card, the file that says which part."""
     shares = assignment.shares
     parts = [share for share in shares if not _whole(settings, share.grant, share.device)]
-    if parts and (why := without_files(host, settings.vdcu_files)):
-        raise RefusedError(RefusalReason.NOT_PREPARED, why)
-    if len(shares) != 1 or _whole(settings, shares[0].grant, shares[0].device):
+    if not parts:
         return Injection(edits=ContainerEdits())
+    if why := without_files(host, settings.vdcu_files) or (ONE_FILE if len(shares) > 1 else ""):
+        raise RefusedError(RefusalReason.NOT_PREPARED, why)
     grant, device = shares[0].grant, shares[0].device
     own = grant.notes or {}
     if not {UNITS, PIPE} <= own.keys():
@@ -158,9 +165,14 @@ def _folder(assignment: Assignment, host: HostFiles) -> Path:
     pod, names = assignment.pod, (assignment.pod.uid, assignment.container.name)
     for name in names:
         if not _NAME.fullmatch(name):
-            words = f"{name[:80]!r} of pod {pod.key} is no pod UID or container name of Kubernetes"
-            raise RefusedError(RefusalReason.INVALID_REQUEST, words, code="INVALID_ARGUMENT")
-    return host.paths.hook / "vgpu/dcu" / "_".join(names)
+            message = f"{name[:80]!r} of pod {pod.key} is no pod UID or container name of Kubernetes"
+            raise RefusedError(RefusalReason.INVALID_REQUEST, message, code="INVALID_ARGUMENT")
+    return _folders(host.paths) / "_".join(names)
+
+
+def _folders(paths: HostPaths) -> Path:
+    """Where each container with a part of a DCU has a folder, as with HAMi's agent."""
+    return paths.hook / "vgpu/dcu"
 
 
 def _whole(settings: HygonSettings, grant: Grant, device: Device) -> bool:

@@ -27,7 +27,6 @@ from hami_plugin.sdk import (
     Resources,
     address,
     comma_lists,
-    deferred,
     listed_vendor,
     read_table,
 )
@@ -200,5 +199,4 @@ VENDOR = listed_vendor(
     optional_nodes=(LINK,),
     env=env,
     node=node_side,
-    simulate=deferred("vendors.iluvatar.simulation.simulate"),
 )

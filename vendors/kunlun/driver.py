@@ -45,15 +45,15 @@ def named(listing: str) -> Mapping[str, str]:
 
 
 def card(line: str, names: Mapping[str, str]) -> Card | str:
-    """One line of ``xpu-smi -m``; what is wrong with it, in words, when it is none."""
+    """One line of ``xpu-smi -m``; what is wrong with it, in fields, when it is none."""
     try:
-        words = shlex.split(line)
-        place, index = address(words[ADDRESS]), int(words[INDEX])
-        uuid = names[words[INDEX]]
+        fields = shlex.split(line)
+        place, index = address(fields[ADDRESS]), int(fields[INDEX])
+        uuid = names[fields[INDEX]]
     except (ValueError, IndexError, KeyError):
         return f"xpu-smi tells nothing that names an XPU: {line[:120]!r}"
     try:
-        memory, model = mebibytes(words[MEMORY]), words[MODEL]
+        memory, model = mebibytes(fields[MEMORY]), fields[MODEL]
     except (ValueError, IndexError):
         return Card(index=index, uuid=uuid, model="", address=place, trouble=f"xpu-smi tells {line[:120]!r}")
     return Card(index=index, uuid=uuid, model=model, address=place, memory=memory)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hami_plugin.sdk import Vendor, deferred, serving
+from hami_plugin.sdk import Vendor, serving
 from vendors.metax.driver import GPUS, open_driver
 from vendors.metax.injection import node_side
 from vendors.metax.rules import families
@@ -16,5 +16,4 @@ VENDOR = Vendor(
     families=serving(families, node_side),
     open=open_driver,
     present=GPUS.present,
-    simulate=deferred("vendors.metax.simulation.simulate"),
 )

@@ -21,7 +21,6 @@ from vendors.metax.settings import MetaxSettings
 from vendors.metax.zones import forecast_tables
 
 OPTIONAL_CONTROL = ("mxnd", "mxgd")
-UNLIMITED = "sGPUs are not cut on this node: a container has its GPU alone, and all of its memory and cores"
 
 
 def node_side(settings: MetaxSettings, family: Family) -> NodeSide:
@@ -40,7 +39,9 @@ def whole(settings: MetaxSettings) -> NodeSide:
 
 
 def shared(settings: MetaxSettings) -> NodeSide:
-    """GPUs to share, with one container each: cutting them is left to MetaX's own tools."""
+    """GPUs to share, with one container each. What gives a container an sGPU is known to MetaX's own runtime alone, so
+    that parts are refused, unless containers are trusted with the whole GPU.
+    """
     handed = NodeSide().delivered(settings, device_edits, shared_edits)
     return replace(
         handed,
@@ -48,7 +49,7 @@ def shared(settings: MetaxSettings) -> NodeSide:
         register=_shared_info,
         encode=encode,
         inject=inject,
-        unlimited=UNLIMITED,
+        whole_only=settings.whole_only("an sGPU of MetaX's own agent"),
         absent=_but("sgpu", settings),
     )
 

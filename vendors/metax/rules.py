@@ -345,7 +345,9 @@ def whole_gpus(settings: MetaxSettings) -> Family:
         device_type=WHOLE_TYPE,
         resources=Resources(count=settings.whole),
         annotations=AnnotationKeys(
-            to_allocate="hami.io/metax-gpu-devices-to-allocate", allocated="hami.io/metax-gpu-devices-allocated"
+            to_allocate="hami.io/metax-gpu-devices-to-allocate",
+            allocated="hami.io/metax-gpu-devices-allocated",
+            others=tuple(FORECASTS.values()),
         ),
         rules=SchedulingRules(
             policy=Policy(

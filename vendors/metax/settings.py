@@ -8,8 +8,10 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from hami_plugin.config.settings import AbsolutePath
-from hami_plugin.config.vendors import CdiClass, CdiSettings, ResourceName, TreeSettings, listed, setting
+from hami_plugin.config.vendors import CdiClass, CdiSettings, ResourceName, TrustSettings, listed, setting
 from hami_plugin.model.delivery import Delivery
+
+UNCUT = "sGPUs are not cut on this node: a container has its GPU alone, and all of its memory and cores"
 
 
 class MetaxCdi(CdiSettings):
@@ -19,7 +21,7 @@ class MetaxCdi(CdiSettings):
     shared: CdiClass = Field("metax-sgpu", alias="sharedClass", description="The same for GPUs in mode `sgpu`.")
 
 
-class MetaxSettings(TreeSettings):
+class MetaxSettings(TrustSettings):
     """Keys of HAMi's ``metax`` section, with its defaults, then ours."""
 
     whole: ResourceName = setting("resourceCountName", "metax-tech.com/gpu", "Number of whole GPUs.")
@@ -41,6 +43,10 @@ class MetaxSettings(TreeSettings):
         "driverMounts", (), "Directories of the host that images lack, such as /opt/mxdriver; read-only at their place."
     )
     cdi: MetaxCdi = Field(default_factory=MetaxCdi, description="CDI names and specs.")
+
+    @property
+    def unlimited(self) -> str:
+        return UNCUT if self.unlimited_shares and self.mode == "sgpu" else ""
 
     @property
     def shared_delivery(self) -> Delivery:

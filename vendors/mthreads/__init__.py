@@ -51,7 +51,6 @@ from hami_plugin.sdk import (
     Units,
     address,
     comma_lists,
-    deferred,
     json_object,
     listed_vendor,
     matrix,
@@ -332,5 +331,4 @@ VENDOR = listed_vendor(
     device_nodes=("mtgpu.{}",),
     env=env,
     node=node_side,
-    simulate=deferred("vendors.mthreads.simulation.simulate"),
 )

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hami_plugin.errors import DriverUnavailableError
+from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.log import logger
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
@@ -26,8 +26,10 @@ from vendors.nvidia.health import (
     no_devices,
     no_permission,
 )
-from vendors.nvidia.host import FAMILY, UUID, HostTrees, Instance, pci_address
+from vendors.nvidia.host import FAMILY, UUID, HostTrees, Instance, instances, pci_address
+from vendors.nvidia.instances import Parts
 from vendors.nvidia.nvml import BARE_NAME, MAX_NVLINKS, Handle, NoLibraryError, Nvml, NvmlError
+from vendors.nvidia.rules import MIG_MODE
 from vendors.nvidia.settings import NvidiaSettings
 
 LEVEL_SCORES = {"INT": 60, "PIX": 50, "PXB": 40, "PHB": 30, "NODE": 20, "SYS": 10}
@@ -164,36 +166,66 @@ def memory_of(nvml: Nvml, handle: Handle, *, otherwise: int) -> int | Fault:
     return memory
 
 
-def mig_instances(nvml: Nvml, card: Handle) -> tuple[Instance, ...] | None:
-    """The instances of a card; None when it is not in MIG mode. ``NvmlError`` only for what concerns the whole card."""
+def mig_instances(nvml: Nvml, card: Handle, before: Sequence[Instance] = ()) -> tuple[Instance, ...] | None:
+    """The instances of a card; None when it is not in MIG mode. ``NvmlError`` only for what concerns the whole card.
+
+    ``before`` is what it had when it answered last.
+    """
     try:
         if not nvml.mig_enabled(card):
             return None
-        places = nvml.mig_places(card)
     except NvmlError as error:
         if error.unsupported or error.no_permission:
             return None
         raise
-    return tuple(found for index in range(places) if (found := _instance(nvml, card, index)))
+    try:
+        places = nvml.mig_places(card)
+    except NvmlError as error:
+        if error.unsupported or error.no_permission:
+            return ()
+        raise
+    known = {one.index: one for one in before}
+    return tuple(found for index in range(places) if (found := _instance(nvml, card, index, known.get(index))))
 
 
-def _instance(nvml: Nvml, card: Handle, index: int) -> Instance | None:
-    """One that goes away while it is looked at is not there."""
+def _instance(nvml: Nvml, card: Handle, index: int, before: Instance | None) -> Instance | None:
+    """One that goes away while it is looked at is not there. One that fails to answer is as it was ``before``."""
     try:
         handle = nvml.mig_device(card, index)
         if handle is None:
             return None
+        gi = nvml.gpu_instance(handle)
+        memory = memory_of(nvml, handle, otherwise=0)
         return Instance(
             uuid=nvml.uuid(handle),
             index=index,
-            gi=nvml.gpu_instance(handle),
+            gi=gi,
             ci=nvml.compute_instance(handle),
-            profile=nvml.name(handle).rpartition(" MIG ")[2],
+            profile=_profile(nvml.name(handle)),
+            slices=_slices(nvml, card, gi),
+            memory=0 if isinstance(memory, Fault) else memory,
         )
     except NvmlError as error:
         if error.driver_gone or error.lost:
             raise
-        return None
+        return None if error.not_found or before is None else replace(before, problem=str(error))
+
+
+def _profile(name: str) -> str:
+    """``1g.5gb`` of ``NVIDIA A100-SXM4-40GB MIG 1g.5gb``; empty where the driver does not say."""
+    _model, said, profile = name.rpartition(" MIG ")
+    return profile.strip() if said else ""
+
+
+def _slices(nvml: Nvml, card: Handle, gpu_instance: int) -> str:
+    """Where a GPU instance is, as ``4+2``; empty for whoever may not know."""
+    try:
+        start, size = nvml.memory_slices(card, gpu_instance)
+    except NvmlError as error:
+        if error.driver_gone or error.lost:
+            raise
+        return ""
+    return f"{start}+{size}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,9 +313,11 @@ class CardDiscoverer:
             try:
                 device, fault = self._facts(index, handle, uuid)
                 self._known[uuid] = device
-                shared = self._settings.device_split_count > 1
-                fault = fault or examine(self._nvml, handle, shared=shared)
-                if fault is None and self._settings.compute_mode == "ExclusiveProcess":
+                shared = self._settings.device_split_count > 1 and not self._divides(device)
+                divisible, cut = self._settings.mig_strategy != "none", self._settings.operating_mode == MIG_MODE
+                fault = fault or examine(self._nvml, handle, shared=shared, divisible=divisible, cut=cut)
+                exclusive = self._settings.compute_mode == "ExclusiveProcess" and not self._divides(device)
+                if fault is None and exclusive:
                     fault = make_exclusive(self._nvml, handle)
             except NvmlError as error:
                 return Sighting(device=self._remembered(uuid, index), fault=_card_fault(error))
@@ -302,9 +336,13 @@ class CardDiscoverer:
             pci=pci,
             numa=self._host.numa_node(pci),
             mode=self._settings.operating_mode,
-            traits=mig_instances(self._nvml, handle),
+            traits=mig_instances(self._nvml, handle, instances(self._remembered(uuid, index))),
         )
         return device, memory if isinstance(memory, Fault) else None
+
+    def _divides(self, card: Device) -> bool:
+        """Whether the card's instances are devices, and it is none."""
+        return card.traits is not None and self._settings.mig_strategy != "none"
 
     def _remembered(self, uuid: str, index: int) -> Device:
         """What the card was when it last answered; else what the kernel lists; else its name alone."""
@@ -376,7 +414,10 @@ class NvmlDriver:
         self._nvml = Nvml(library_places(settings), load=load)
         self._busy = Busy()
         self._cards = CardDiscoverer(self._nvml, self._host, settings, self._busy)
-        self._events = EventWatch(self._nvml, settings.healthchecks.policy(), self._busy)
+        self._parts = Parts(settings.mig_strategy)
+        self._events = EventWatch(
+            self._nvml, settings.healthchecks.policy(), self._busy, concerned=self._parts.concerned
+        )
         self._clock = clock
         self._opened_at = 0.0
         self._opened_on: tuple[str, ...] = ()
@@ -403,8 +444,9 @@ class NvmlDriver:
             version = self._version()
             self.close()
             raise driver_unavailable(error, self._host, version) from error
-        except DriverUnavailableError:
-            self.close()
+        except DriverUnavailableError as error:
+            if error.reason is not DriverReason.MIG_MIXTURE:  # then it is well, and its events go on
+                self.close()
             raise
 
     def _up_to_date(self) -> bool:
@@ -468,11 +510,9 @@ class NvmlDriver:
         self._addresses = {sighting.device.uuid: sighting.device.pci for sighting in look.sightings}
         well = {s.device.uuid for s in look.sightings if s.fault is None}
         faults = self._events.watch(look.handles, well)
-        return Discovery(
-            sightings=tuple(_with_fault(sighting, faults) for sighting in look.sightings),
-            problems=look.problems,
-            facts=self._facts,
-        )
+        cards = [_with_fault(sighting, faults) for sighting in look.sightings]
+        sightings, divided = self._parts.of(cards, look.handles)
+        return Discovery(sightings=sightings, problems=look.problems, facts=self._facts, divided=divided)
 
 
 def _with_fault(sighting: Sighting, faults: Mapping[str, Fault]) -> Sighting:

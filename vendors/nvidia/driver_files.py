@@ -350,8 +350,8 @@ class HookProgram:
         if not self.path:
             return ()
         program = Path(self.path).name
-        words = (program, "hook") if program.startswith("nvidia-ctk") else (program,)
-        return (Hook(name=_WHEN, path=self.path, args=(*words, *arguments)),)
+        command = (program, "hook") if program.startswith("nvidia-ctk") else (program,)
+        return (Hook(name=_WHEN, path=self.path, args=(*command, *arguments)),)
 
 
 def find_hook(configured: str, host: RootedTree | None) -> HookProgram:

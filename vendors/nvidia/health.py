@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ from hami_plugin.sdk import HealthEvent
 from hami_plugin.sdk.polling import Busy
 from vendors.nvidia.host import HostTrees
 from vendors.nvidia.nvml import EventSet, Handle, Nvml, NvmlError, NvmlEvent
-from vendors.nvidia.xid import XidPolicy
+from vendors.nvidia.xid import XidPolicy, of_one_instance
 
 _T = TypeVar("_T")
 
@@ -35,17 +35,18 @@ RECOVERY = {
 }
 
 
-def examine(nvml: Nvml, handle: Handle, *, shared: bool) -> Fault | None:
+def examine(nvml: Nvml, handle: Handle, *, shared: bool, divisible: bool = False, cut: bool = False) -> Fault | None:
     """Ask everything that has a say; the first fault wins. What a card does not know, or may not tell, is no fault.
 
-    ``shared``: several containers are to use the card at a time.
+    ``shared``: several containers are to use the card at a time. ``divisible``: its MIG instances are served.
+    ``cut``: instances are made of it for containers.
     """
     checks: tuple[Callable[[], Fault | None], ...] = (
         lambda: _recovery(_known(lambda: nvml.recovery_action(handle), 0)),
         lambda: _rows(*_known(lambda: nvml.remapped_rows(handle), (False, False))),
         lambda: _pages(_known(lambda: nvml.retired_pages_pending(handle), False)),
         lambda: _compute_mode(_known(lambda: nvml.compute_mode(handle), 0), shared=shared),
-        lambda: _mig(_known(lambda: nvml.mig_enabled(handle), False)),
+        lambda: None if divisible else _mig(_known(lambda: nvml.mig_enabled(handle), False), cut=cut),
     )
     return next((fault for check in checks if (fault := check())), None)
 
@@ -118,13 +119,18 @@ def _compute_mode(mode: int, *, shared: bool) -> Fault | None:
     return None
 
 
-def _mig(enabled: bool) -> Fault | None:
+def _mig(enabled: bool, *, cut: bool) -> Fault | None:
+    if cut and not enabled:
+        message = "the card is not in MIG mode, and operatingMode is mig; switch MIG on with nvidia-smi -mig 1"
+        return Fault(reason="MigDisabled", message=message)
+    if cut:
+        return None
     if not enabled:
         return None
     return Fault(
         reason="MigEnabled",
-        message="the card is in MIG mode, where it cannot be used whole; switch MIG off with nvidia-smi -mig 0,"
-        " or leave the card out with filterDevices",
+        message="the card is in MIG mode, where it cannot be used whole; set migStrategy to mixed or single to serve"
+        " its instances, switch MIG off with nvidia-smi -mig 0, or leave the card out with filterDevices",
     )
 
 
@@ -197,7 +203,9 @@ MAX_EVENTS = 256
 class EventWatch:
     """The event set of one open driver, and the cards that are registered with it.
 
-    ``driver_gone``: the last wait has shown that no call at all can work before the driver is opened anew.
+    ``concerned`` are the UUIDs of a card's devices, itself or its instances, given its UUID, and the GPU and the
+    compute instance that an event names, if it does. ``driver_gone``: the last wait has shown that no call at all can
+    work before the driver is opened anew.
     """
 
     def __init__(
@@ -206,12 +214,14 @@ class EventWatch:
         policy: XidPolicy,
         busy: Busy,
         *,
+        concerned: Callable[[str, int | None, int | None], Sequence[str]] = lambda card, _gi, _ci: (card,),
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._nvml = nvml
         self._policy = policy
         self._busy = busy
+        self._concerned = concerned
         self._sleep, self._clock = sleep, clock
         self._events: EventSet | None = None
         self._handles: dict[str, Handle] = {}
@@ -282,18 +292,20 @@ class EventWatch:
         return tuple(found)
 
     def _judge(self, event: NvmlEvent) -> tuple[HealthEvent, ...]:
-        """What an event says of its card. On a partitioned card, of the whole card: all its shares suffer."""
+        """What an event says of its card, or of those of its instances that it is about."""
         if event.xid is None:
             return ()
         uuid = next((u for u, h in self._handles.items() if self._nvml.address(h) == event.address), None)
-        fault = self._policy.fault(event.xid)
+        contained = of_one_instance(event.xid) and (event.gi is not None or event.ci is not None)
+        fault = self._policy.fault(event.xid, contained=contained)
         if fault is None:
             log.debug("xid ignored", device=uuid, xid=event.xid)
             return ()
         if uuid is None:
             log.warning("xid of an unknown card", xid=event.xid)
-            return self._lost()
-        return (HealthEvent(uuid=uuid, fault=fault),)
+            return self._about(self._lost())
+        named = (event.gi, event.ci) if contained else (None, None)
+        return tuple(HealthEvent(uuid=one, fault=fault) for one in self._concerned(uuid, *named))
 
     def _wait_failed(self, error: NvmlError) -> tuple[HealthEvent, ...]:
         """The wait fails for all when one card is gone. Find that one, and wait on without it."""
@@ -305,15 +317,15 @@ class EventWatch:
             self._complaint = error.name
             log.warning("waiting for events failed", error=str(error))
         lost = self._lost()
-        left = {u: h for u, h in self._handles.items() if all(event.uuid != u for event in lost)}
+        left = {u: h for u, h in self._handles.items() if u not in lost}
         self.close()
         with suppress(NvmlError):  # the next look registers what could not be registered now
             self.watch(left, left)
-        return lost
+        return self._about(lost)
 
-    def _lost(self) -> tuple[HealthEvent, ...]:
+    def _lost(self) -> Mapping[str, Fault]:
         """The cards that do not answer any more."""
-        found = []
+        found = {}
         for uuid, handle in self._handles.items():
             with self._busy.asking(uuid):
                 try:
@@ -321,8 +333,16 @@ class EventWatch:
                     self._nvml.memory(handle)
                 except NvmlError as error:
                     if not error.driver_gone and not error.unsupported:
-                        found.append(HealthEvent(uuid=uuid, fault=fault_of(error), confirmed=True))
-        return tuple(found)
+                        found[uuid] = fault_of(error)
+        return found
+
+    def _about(self, lost: Mapping[str, Fault]) -> tuple[HealthEvent, ...]:
+        """Each device of the cards that were asked in vain."""
+        return tuple(
+            HealthEvent(uuid=uuid, fault=fault, confirmed=True)
+            for card, fault in lost.items()
+            for uuid in self._concerned(card, None, None)
+        )
 
     def suspend(self) -> None:
         """Let go of all registrations, but keep what has arrived for the next poll."""

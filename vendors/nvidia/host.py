@@ -122,9 +122,11 @@ def read_capabilities(proc: Path) -> Capabilities:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """One MIG device. ``index`` is its place on the card; ``gi`` and ``ci`` number its GPU and compute instance.
+    """One MIG device. ``index`` is its number on the card; ``gi`` and ``ci`` number its GPU and compute instance.
 
-    Both numbers and the UUID are other ones when the same profile is made again.
+    These numbers and the UUID are other ones when the same profile is made again, but ``slices``, the card's memory
+    slices that it has, as ``4+2``; empty where the driver does not tell. ``memory`` is in MiB, 0 where it is not known.
+    ``problem`` is why it does not answer, where the rest is from an earlier look.
     """
 
     uuid: str
@@ -132,8 +134,16 @@ class Instance:
     gi: int
     ci: int
     profile: str = ""
+    slices: str = ""
+    memory: int = 0
+    problem: str = ""
 
 
 def instances(device: Device) -> tuple[Instance, ...]:
     """What discovery has noted of a card."""
     return device.traits if isinstance(device.traits, tuple) else ()
+
+
+def instance(device: Device) -> Instance | None:
+    """The instance that a device is; None for a card."""
+    return device.traits if isinstance(device.traits, Instance) else None

@@ -1,62 +1,86 @@
-"""What a node registers of NVIDIA cards, and what a container receives: HAMi's environment and mounts, CDI devices."""
+"""What a node registers of NVIDIA cards, and what a container receives: HAMi's environment and mounts, CDI devices.
+
+The CDI spec is the daemon's own, or that of NVIDIA's tool (``nvidia-ctk cdi generate``), checked before anybody relies
+on it.
+"""
 
 from __future__ import annotations
 
 import re
+import shutil
+import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from cdi.documents import read
 from cdi.edits import ContainerEdits, DeviceNode, Mount
-from cdi.names import device_problem
+from cdi.errors import CdiError
+from cdi.names import Kind, device_problem
+from cdi.spec import Device as SpecDevice
+from cdi.spec import Spec
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.log import logger
-from hami_plugin.model.delivery import Way
+from hami_plugin.model.delivery import Delivery
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment, Share
+from hami_plugin.model.usage import ContainerUsage
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.sdk import Family, Injection, Leftovers, NodeSide
+from hami_plugin.sdk import Family, Injection, Leftovers, NodeSide, ToolError
+from hami_plugin.sdk.tools import output
+from vendors.nvidia.delivery import control_nodes, device_nodes, is_there, visible
 from vendors.nvidia.driver_files import DriverFiles, HookProgram, driver_places, find_hook, mounted, search
-from vendors.nvidia.host import FAMILY, VISIBLE, VOID, HostTrees, instances, read_capabilities
+from vendors.nvidia.dynamic_mig import partition_side
+from vendors.nvidia.host import FAMILY, VISIBLE, VOID, HostTrees, instance, instances, read_capabilities
 from vendors.nvidia.host_files import RootedTree
+from vendors.nvidia.region import Allotted, read_usage
+from vendors.nvidia.rules import MIG_MODE
 from vendors.nvidia.settings import NvidiaSettings
-from vendors.nvidia.toolkit import generator
 
-DEVICE_LIST_FOLDER = "/var/run/nvidia-container-devices"
 LOCK_FOLDER = "/tmp/vgpulock"  # noqa: S108  # where HAMi-core looks for its lock in a container
 LOCK = "lock"
-CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 LIBRARY = "libvgpu.so"
 LIMIT_FOR_ALL, LIMIT_OF_EACH = b"set core utilization limit to", b": core utilization limit = "
 MIN_ROOM = 8 << 20
 MAX_OF_LIBRARY = 64 * 1024 * 1024
 USAGE_FILES = ".cache"
+CONTAINERS = "vgpu/containers"
 MEMORY_LIMIT, CORE_LIMIT = "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT"
 
 # What becomes part of a host path. Kubernetes promises as much; a forged annotation or a peer may not.
 _POD_UID = re.compile(r"[0-9a-fA-F-]{1,64}")
 _CONTAINER = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
-_CARD = re.compile(r"GPU-[0-9A-Za-z-]{1,59}")
+_CARD = re.compile(r"GPU-[0-9A-Za-z-]{1,59}|MIG-[0-9A-Za-z/-]{1,80}")
 _TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 
 
-def inject(settings: NvidiaSettings, assignment: Assignment, host: HostFiles) -> Injection:
-    """Describe the container's edits. The i-th limit is of the i-th card that the container sees."""
+def inject(settings: NvidiaSettings, delivery: Delivery, assignment: Assignment, host: HostFiles) -> Injection:
+    """Describe the container's edits. The i-th limit is of the i-th card that the container sees.
+
+    The hardware limits a container with MIG instances; HAMi-core adds nothing.
+    """
     check_names(assignment)
-    shares = sorted(assignment.shares, key=lambda share: share.device.index)
-    edits = _visible(settings, shares).merged(
-        _nodes(settings, shares, host), _features(settings), _limits(settings, assignment, shares, host)
+    shares = sorted(assignment.shares, key=lambda share: share.device.order)
+    if any(instance(share.device) for share in shares):
+        return Injection(edits=whole_edits(settings, delivery, [share.device for share in shares], host))
+    vgpu, folder = _vgpu(host), _folder(assignment.pod.uid, assignment.container.name, host.paths)
+    edits = whole_edits(settings, delivery, [share.device for share in shares], host).merged(
+        _limits(settings, assignment, shares, vgpu, host),
+        _library_mounts(settings, assignment, vgpu, folder, host),
     )
-    folder = container_folder(assignment, host)
-    mounts = _library_mounts(settings, assignment, folder, host)
-    return Injection(edits=edits.merged(ContainerEdits(mounts=mounts)), directories=(folder,))
+    return Injection(edits=edits, directories=(folder,))
 
 
-def container_folder(assignment: Assignment, host: HostFiles) -> Path:
-    """Host directory of one container's usage file, where HAMi's monitor looks for it."""
-    return _folder(assignment.pod.uid, assignment.container.name, host.paths)
+def whole_edits(
+    settings: NvidiaSettings, delivery: Delivery, devices: Sequence[Device], host: HostFiles
+) -> ContainerEdits:
+    """What cards and instances add whatever is shared of them."""
+    return visible(delivery, [device.uuid for device in devices]).merged(
+        _nodes(settings, devices, host), _features(settings)
+    )
 
 
 def leftovers(uid: str, container: str, paths: HostPaths) -> Leftovers:
@@ -65,17 +89,44 @@ def leftovers(uid: str, container: str, paths: HostPaths) -> Leftovers:
     HAMi-core joins a usage file that it finds, whatever library has written it and whatever limits it was made for. Of
     a killed process it keeps the bytes as used, for good where another program has its number now.
     """
-    for what, value, pattern in (("pod UID", uid, _POD_UID), ("container name", container, _CONTAINER)):
-        if not pattern.fullmatch(value):
-            message = f"{what} {value[:80]!r} in the kubelet's checkpoint is not one that Kubernetes makes"
-            raise RefusedError(RefusalReason.INVALID_REQUEST, message, code="INVALID_ARGUMENT")
+    _require_names(uid, container, "the kubelet's checkpoint")
     return Leftovers(
         directory=_folder(uid, container, paths), names=(_usage_file(uid, container), LOCK), suffix=USAGE_FILES
     )
 
 
+def _require_names(uid: str, container: str, origin: str) -> None:
+    """``RefusedError`` where they could lead out of their directory."""
+    for what, value, pattern in (("pod UID", uid, _POD_UID), ("container name", container, _CONTAINER)):
+        if not pattern.fullmatch(value):
+            message = f"{what} {value[:80]!r} in {origin} is not one that Kubernetes makes"
+            raise RefusedError(RefusalReason.INVALID_REQUEST, message, code="INVALID_ARGUMENT")
+
+
+def folders(paths: HostPaths) -> Path:
+    """Host directory with a directory for each container that HAMi-core limits."""
+    return paths.hook / CONTAINERS
+
+
 def _folder(uid: str, container: str, paths: HostPaths) -> Path:
-    return paths.hook / f"vgpu/containers/{uid}_{container}"
+    """Host directory of one container's usage file, where HAMi's monitor looks for it."""
+    return paths.hook / CONTAINERS / f"{uid}_{container}"
+
+
+def container_usage(uid: str, container: str, shares: Sequence[Share], host: HostFiles) -> ContainerUsage:
+    """What HAMi-core counts in a container, against the limits that it was given."""
+    _require_names(uid, container, "the daemon's journal")
+    allotted = [
+        Allotted(
+            uuid=share.device.uuid,
+            memory_limit=(share.grant.memory or share.device.memory) << 20,
+            core_limit=share.grant.cores,
+            memory=max(share.grant.memory, share.device.memory) << 20,
+        )
+        for share in shares
+    ]
+    folder = host.seen(_folder(uid, container, host.paths))
+    return read_usage(folder, _usage_file(uid, container), allotted, now_s=time.time())
 
 
 def check_names(assignment: Assignment) -> None:
@@ -102,26 +153,10 @@ def check_names(assignment: Assignment) -> None:
         )
 
 
-def _visible(settings: NvidiaSettings, shares: Sequence[Share]) -> ContainerEdits:
-    uuids = [share.device.uuid for share in shares]
-    delivery = settings.delivery
-    # Where the runtime finds the cards in CDI specs, what an image says must open nothing in NVIDIA's own runtime.
-    edits = ContainerEdits(env={VISIBLE: VOID} if delivery.cdi else {})
-    if Way.ENVVAR in delivery.ways:
-        edits = edits.merged(ContainerEdits(env={VISIBLE: ",".join(uuids)}))
-    if Way.VOLUME_MOUNTS in delivery.ways:
-        mounts = tuple(
-            Mount(host_path="/dev/null", container_path=f"{DEVICE_LIST_FOLDER}/{name}", read_only=False)
-            for name in uuids
-        )
-        edits = edits.merged(ContainerEdits(env={VISIBLE: DEVICE_LIST_FOLDER}, mounts=mounts))
-    return edits
-
-
-def _nodes(settings: NvidiaSettings, shares: Sequence[Share], host: HostFiles) -> ContainerEdits:
+def _nodes(settings: NvidiaSettings, devices: Sequence[Device], host: HostFiles) -> ContainerEdits:
     if not settings.pass_device_specs:
         return ContainerEdits()
-    unknown = next((share.device.uuid for share in shares if share.device.minor is None), None)
+    unknown = next((device.uuid for device in devices if device.minor is None), None)
     if unknown:
         raise RefusedError(
             RefusalReason.NOT_PREPARED,
@@ -129,16 +164,24 @@ def _nodes(settings: NvidiaSettings, shares: Sequence[Share], host: HostFiles) -
             hint="switch passDeviceSpecs off",
         )
 
-    names = [name for name in CONTROL_NODES if _is_there(settings, name, host)]
-    names += [f"nvidia{share.device.minor}" for share in shares]
-    return ContainerEdits(
-        device_nodes=tuple(DeviceNode(path=f"/dev/{name}", host_path=str(settings.device_node(name))) for name in names)
-    )
+    names = control_nodes(settings, host)
+    for device in devices:
+        names += [f"nvidia{device.minor}", *_capability_nodes(settings, device, host)]
+    return device_nodes(settings, names)
 
 
-def _is_there(settings: NvidiaSettings, name: str, host: HostFiles) -> bool:
-    """A driver root of the host need not be where this process sees it; its ``/dev`` has the same nodes."""
-    return host.exists(settings.device_node(name)) or host.exists(f"/dev/{name}")
+def _capability_nodes(settings: NvidiaSettings, device: Device, host: HostFiles) -> tuple[str, ...]:
+    """The two nodes that open an instance; none for a card. ``HamiError`` where the kernel lists none."""
+    one = instance(device)
+    if one is None:
+        return ()
+    found = read_capabilities(_proc(settings, host)).nodes(device.minor or 0, one.gi, one.ci)
+    if not found:
+        raise HamiError(
+            f"the kernel lists no capability of {device.uuid} (GPU instance {one.gi}, compute instance {one.ci})",
+            hint="it was unmade, or this process does not see the host's /proc/driver/nvidia-caps",
+        )
+    return found
 
 
 def _features(settings: NvidiaSettings) -> ContainerEdits:
@@ -151,7 +194,7 @@ def _features(settings: NvidiaSettings) -> ContainerEdits:
 
 
 def _limits(
-    settings: NvidiaSettings, assignment: Assignment, shares: Sequence[Share], host: HostFiles
+    settings: NvidiaSettings, assignment: Assignment, shares: Sequence[Share], vgpu: str, host: HostFiles
 ) -> ContainerEdits:
     # Without a limit, or with 0, HAMi-core tells a program that the card has 0 bytes. So it is all that the card has.
     env = {f"{MEMORY_LIMIT}_{i}": f"{share.grant.memory or share.device.memory}m" for i, share in enumerate(shares)}
@@ -159,11 +202,11 @@ def _limits(
     env[CORE_LIMIT] = str(cores[0] if cores else 0)
     if len({percent or 100 for percent in cores}) > 1:
         if not settings.disable_core_limit:
-            _require_limits_of_each(cores, _library(settings, host), assignment, host)
+            _require_limits_of_each(cores, _library(settings, vgpu, host), assignment, host)
         # HAMi gives all cards the first one's limit. A zero here would fall back to it, so 100 is "no limit".
         env |= {f"{CORE_LIMIT}_{i}": str(percent or 100) for i, percent in enumerate(cores)}
     own = _usage_file(assignment.pod.uid, assignment.container.name)
-    env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{_vgpu(host)}/{own}"
+    env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{vgpu}/{own}"
     if settings.device_memory_scaling > 1:  # no open build of HAMi-core reads it; HAMi says it to those that may
         env["CUDA_OVERSUBSCRIBE"] = "true"
     if settings.lib_cuda_log_level is not None:
@@ -200,14 +243,15 @@ def _usage_file(uid: str, container: str) -> str:
 
 def missing_library(settings: NvidiaSettings, host: HostFiles) -> str:
     """What of HAMi-core this host lacks. A container that started without it would have no limits."""
-    preload = f"{_vgpu(host)}/ld.so.preload"
-    missing = [path for path in (_library(settings, host), preload) if not host.is_file(path)]
+    vgpu = _vgpu(host)
+    preload = f"{vgpu}/ld.so.preload"
+    missing = [path for path in (_library(settings, vgpu, host), preload) if not host.is_file(path)]
     if missing:
         return (
             f"no file {' and no file '.join(missing)} on the host; "
             "containers with limits do not start until HAMi-core is there"
         )
-    return _preload_problem(preload, f"{_vgpu(host)}/{LIBRARY}", host) or _full(f"{_vgpu(host)}/containers", host)
+    return _preload_problem(preload, f"{vgpu}/{LIBRARY}", host) or _full(f"{vgpu}/containers", host)
 
 
 def _full(folders: str, host: HostFiles) -> str:
@@ -245,20 +289,19 @@ def _vgpu(host: HostFiles) -> str:
     return str(host.paths.hook / "vgpu")
 
 
-def _library(settings: NvidiaSettings, host: HostFiles) -> str:
+def _library(settings: NvidiaSettings, vgpu: str, host: HostFiles) -> str:
     """HAMi-core under its versioned name where that is installed, else under the plain one."""
-    plain = f"{_vgpu(host)}/{LIBRARY}"
+    plain = f"{vgpu}/{LIBRARY}"
     versioned = f"{plain}.{settings.libvgpu_version}"
     return versioned if settings.libvgpu_version and host.is_file(versioned) else plain
 
 
 def _library_mounts(
-    settings: NvidiaSettings, assignment: Assignment, folder: Path, host: HostFiles
-) -> tuple[Mount, ...]:
+    settings: NvidiaSettings, assignment: Assignment, vgpu: str, folder: Path, host: HostFiles
+) -> ContainerEdits:
     """HAMi-core, its usage file's folder, its lock, and what makes every process load it."""
-    vgpu = _vgpu(host)
     mounts = [
-        Mount(host_path=_library(settings, host), container_path=f"{vgpu}/{LIBRARY}"),
+        Mount(host_path=_library(settings, vgpu, host), container_path=f"{vgpu}/{LIBRARY}"),
         Mount(host_path=str(folder), container_path=vgpu, read_only=False),
         # A lock of the container's own. One for all, as HAMi has it, lets one container stall the others.
         Mount(host_path=str(folder), container_path=LOCK_FOLDER, read_only=False),
@@ -268,17 +311,22 @@ def _library_mounts(
     if host.exists(f"{vgpu}/license"):
         mounts.append(Mount(host_path=f"{vgpu}/license", container_path="/tmp/license"))  # noqa: S108  # its place
         mounts.append(Mount(host_path=f"{vgpu}/vgpuvalidator", container_path="/usr/bin/vgpuvalidator"))
-    return tuple(mounts)
+    return ContainerEdits(mounts=tuple(mounts))
 
 
 log = logger(__name__)
 
 
 def device_edits(settings: NvidiaSettings, device: Device, host: HostFiles) -> ContainerEdits:
-    """The node of one card, and those with which it draws. HamiError when the card has no node."""
+    """The node of one card, and those with which it draws, or that open an instance of it. HamiError when the card has
+    no node.
+    """
     name = _card_node(settings, device, host)
+    if instance(device):
+        own = _capability_nodes(settings, device, host)
+        return ContainerEdits(device_nodes=tuple(_node(settings, each) for each in (name, *own)))
     drawing = (f"dri/{node}" for node in _drawing_nodes(settings, device, host))
-    nodes = (name, *(node for node in drawing if _is_there(settings, node, host)))
+    nodes = (name, *(node for node in drawing if is_there(settings, node, host)))
     return ContainerEdits(device_nodes=tuple(_node(settings, node) for node in nodes))
 
 
@@ -296,8 +344,9 @@ class Reports:
 
 def shared_edits(settings: NvidiaSettings, reports: Reports, host: HostFiles) -> ContainerEdits:
     """The nodes of the driver as a whole, its libraries and programs, and what keeps NVIDIA's runtime away."""
-    control = (name for name in CONTROL_NODES if _is_there(settings, name, host))
-    edits = ContainerEdits(env={VISIBLE: VOID}, device_nodes=tuple(_node(settings, name) for name in control))
+    edits = ContainerEdits(
+        env={VISIBLE: VOID}, device_nodes=tuple(_node(settings, name) for name in control_nodes(settings, host))
+    )
     files, hook = driver_files(settings, host), hook_program(settings)
     reports.tell((*files.report(), hook.remark), found=files.place is not None)
     return edits.merged(mounted(files, hook))
@@ -358,7 +407,7 @@ def _card_node(settings: NvidiaSettings, device: Device, host: HostFiles) -> str
             hint="hand this node's cards over by envvar (deviceListStrategy)",
         )
     name = f"nvidia{device.minor}"
-    if not _is_there(settings, name, host):
+    if not is_there(settings, name, host):
         raise HamiError(
             f"{device.uuid} has no node {settings.device_node(name)} on this host",
             hint="nvidia-smi makes it; set nvidiaDevRoot if the nodes are elsewhere",
@@ -388,31 +437,61 @@ def _proc(settings: NvidiaSettings, host: HostFiles) -> Path:
 
 
 def node_side(settings: NvidiaSettings, _family: Family) -> NodeSide:
-    """Cards that containers share under HAMi-core's limits, and MIG instances."""
+    """Cards that containers share under HAMi-core's limits, cards cut for them, or MIG instances that exist."""
+    if settings.operating_mode == MIG_MODE:
+        return NodeSide(
+            delivery=settings.delivery,
+            device_edits=partial(device_edits, settings),
+            shared_edits=partial(shared_edits, settings, Reports()),
+            replicas=lambda _device: settings.device_split_count,
+            register=partial(register_cut, settings),
+            numa_hints=settings.enable_numa_topology,
+            partitions=partition_side(settings),
+        )
+    return replace(
+        instances_side(settings),
+        specification=generator(settings),
+        explain=partial(explain, settings),
+        replicas=lambda device: 1 if device.place else settings.device_split_count,
+        inject=partial(inject, settings, settings.delivery),
+        host_problem=partial(missing_library, settings),
+        limited=lambda device: not device.place,
+        leftovers=leftovers,
+        usage=container_usage,
+        folders=folders,
+        numa_hints=settings.enable_numa_topology,
+    )
+
+
+def instances_side(settings: NvidiaSettings) -> NodeSide:
+    """MIG instances, of which the kubelet hands out whole ones by itself, and so may know their NUMA node."""
     return NodeSide(
         delivery=settings.delivery,
         device_edits=partial(device_edits, settings),
         shared_edits=partial(shared_edits, settings, Reports()),
         slices=partial(slices, settings),
-        specification=generator(settings),
-        explain=partial(explain, settings),
-        replicas=lambda _device: settings.device_split_count,
         register=partial(register, settings),
-        inject=partial(inject, settings),
-        host_problem=partial(missing_library, settings),
-        leftovers=leftovers,
-        numa_hints=settings.enable_numa_topology,
+        lend=partial(whole_edits, settings, settings.delivery),
+        numa_hints=True,
     )
 
 
+PLACES = 16
+"""More instances than any card has: the register has one number for each device."""
+
+
 def register(settings: NvidiaSettings, device: Device, legacy: bool) -> DeviceInfo:
-    """A card's entry in the node's register. ``legacy`` is HAMi 2.7, which prefixes every model's name."""
+    """A card's entry in the node's register. ``legacy`` is HAMi 2.7, which prefixes every model's name.
+
+    An instance is a card with one share, of exactly what it has.
+    """
+    shared = not device.place
     return DeviceInfo(
         id=device.uuid,
-        index=device.index,
-        count=settings.device_split_count,
-        devmem=int(device.memory * settings.device_memory_scaling),
-        devcore=int(settings.device_core_scaling * 100),
+        index=device.index if shared else device.index * PLACES + device.part,
+        count=settings.device_split_count if shared else 1,
+        devmem=int(device.memory * settings.device_memory_scaling) if shared else device.memory,
+        devcore=int(settings.device_core_scaling * 100) if shared else 100,
         type=card_type(device.model, legacy=legacy),
         numa=max(0, device.numa or 0),
         mode=device.mode,
@@ -420,6 +499,92 @@ def register(settings: NvidiaSettings, device: Device, legacy: bool) -> DeviceIn
     )
 
 
+def register_cut(settings: NvidiaSettings, device: Device, legacy: bool) -> DeviceInfo:
+    """The same of a card that is cut: nothing of it can be given out twice."""
+    return replace(register(settings, device, legacy), devmem=device.memory, devcore=100)
+
+
 def card_type(model: str, *, legacy: bool) -> str:
     """HAMi's schedulers find NVIDIA cards by NVIDIA in their type."""
     return model if model.startswith(FAMILY) and not legacy else f"{FAMILY}-{model}"
+
+
+PROGRAM = "nvidia-ctk"
+DEADLINE_S = 4.0
+"""The driver is open while the daemon runs, so the tool has no card to wake. Whoever waits for a spec has 5 s."""
+_BUILT_IN = "the daemon's own description is used; set cdi.generator to builtin, or mend nvidia-ctk"
+ALL = "all"
+
+
+def specification(
+    settings: NvidiaSettings, devices: Sequence[Device], _host: HostFiles, *, deadline_s: float = DEADLINE_S
+) -> Spec:
+    """What nvidia-ctk says of ``devices``, under our names. HamiError says why it cannot be used."""
+    kind = Kind.parse(settings.delivery.kind)
+    text = _output(_command(settings, kind), deadline_s)
+    try:
+        spec = read(text, f"{PROGRAM}.json")
+    except CdiError as error:
+        raise HamiError(f"{PROGRAM} writes a spec that no runtime would read: {error}", hint=_BUILT_IN) from error
+    if spec.kind != kind:
+        raise HamiError(f"{PROGRAM} describes {spec.kind}, and was asked for {kind}", hint=_BUILT_IN)
+    return _under_our_names(spec, devices)
+
+
+def generator(settings: NvidiaSettings) -> Callable[[Sequence[Device], HostFiles], Spec] | None:
+    """The tool, if the settings choose it."""
+    if settings.cdi_generator != PROGRAM:
+        return None
+    return lambda devices, host: specification(settings, devices, host)
+
+
+def _command(settings: NvidiaSettings, kind: Kind) -> list[str]:
+    """Without ``--output`` the tool writes to its standard output."""
+    options = {
+        "--format": "json",
+        "--vendor": kind.vendor,
+        "--class": kind.cls,
+        "--device-name-strategy": "uuid",
+        "--driver-root": str(settings.nvidia_driver_root),
+        "--dev-root": str(settings.nvidia_dev_root or ""),
+        "--nvidia-cdi-hook-path": str(settings.nvidia_cdi_hook_path or ""),
+    }
+    return [PROGRAM, "cdi", "generate", *(part for key, value in options.items() if value for part in (key, value))]
+
+
+def _output(command: Sequence[str], deadline_s: float) -> str:
+    program = shutil.which(command[0])
+    if program is None:
+        raise HamiError(f"{command[0]} is not installed here", hint=_BUILT_IN)
+    try:
+        return output(Path(program), *command[1:], deadline=deadline_s)
+    except ToolError as error:
+        raise HamiError(error.message, hint=_BUILT_IN) from error
+
+
+def _under_our_names(spec: Spec, devices: Sequence[Device]) -> Spec:
+    """Each card and instance under its UUID and its index, whatever else the tool knows left out but ``all``."""
+    known = {device.name: device.edits for device in spec.devices}
+    wanted = _names(devices)
+    missing = sorted({part for parts in wanted.values() for part in parts if part not in known})
+    if missing:
+        raise HamiError(f"{PROGRAM} does not describe {', '.join(missing)}", hint=_BUILT_IN)
+    edits = {name: ContainerEdits().merged(*(known[part] for part in parts)) for name, parts in wanted.items()}
+    edits[ALL] = ContainerEdits().merged(*edits.values())
+    return replace(spec, devices=tuple(SpecDevice(name=name, edits=each) for name, each in edits.items()))
+
+
+def _names(devices: Sequence[Device]) -> Mapping[str, Sequence[str]]:
+    """Our names, and what each is to the tool. It does not know a card that is cut: that is all of its instances."""
+    names: dict[str, Sequence[str]] = {}
+    for device in devices:
+        if device.place:
+            names |= {device.uuid: (device.uuid,), device.number: (device.uuid,)}
+            continue
+        cut = instances(device)
+        parts = [one.uuid for one in cut] if device.traits is not None else [device.uuid]
+        if parts:
+            names |= {device.uuid: parts, str(device.index): parts}
+        for one in cut:
+            names |= {one.uuid: (one.uuid,), f"{device.index}:{one.index}": (one.uuid,)}
+    return names

@@ -48,6 +48,7 @@ class NvmlError(Exception):
     no_permission = _Among(pynvml.NVML_ERROR_NO_PERMISSION)
     lost = _Among(pynvml.NVML_ERROR_GPU_IS_LOST)
     reset_required = _Among(pynvml.NVML_ERROR_RESET_REQUIRED)
+    not_found = _Among(pynvml.NVML_ERROR_NOT_FOUND)
     timeout = _Among(pynvml.NVML_ERROR_TIMEOUT)
     not_loaded = _Among(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
     version_mismatch = _Among(pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
@@ -72,6 +73,25 @@ class NoLibraryError(Exception):
         super().__init__("; ".join(tried))
 
 
+def load_first(places: Sequence[str], load: Callable[[str], Any]) -> Any:
+    """The library from the first place, a path or a pattern, that has one. ``NoLibraryError`` where none has."""
+    tried = []
+    empty = []
+    for number, place in enumerate(places):
+        found = sorted(glob.glob(place))  # noqa: PTH207  # places are patterns, or a bare name for the loader
+        if not found and number:
+            empty.append(place)
+            continue
+        for path in found or [place]:
+            try:
+                return load(path)
+            except OSError as error:
+                tried.append(str(error))
+    if empty:
+        tried.append(f"nothing at {len(empty)} other places, {empty[0]} first")
+    raise NoLibraryError(tried)
+
+
 class NvmlLibrary:
     """What can be asked of the library once it is open.
 
@@ -91,7 +111,7 @@ class NvmlLibrary:
     def open(self) -> None:
         """Load the library and initialise it. What fails half-way leaves nothing behind but the loaded library."""
         self.close()
-        self._library = self._load()
+        self._library = load_first(self._places, self._dlopen)
         pynvml.nvmlLib = self._library
         self.ask("nvmlInit")
         self._initialised = True
@@ -111,23 +131,6 @@ class NvmlLibrary:
         library, self._library = self._library, None
         if library is not None:
             _ctypes.dlclose(library._handle)  # noqa: SLF001  # the standard library has no public name for it
-
-    def _load(self) -> Any:
-        tried = []
-        empty = []
-        for number, place in enumerate(self._places):
-            found = sorted(glob.glob(place))  # noqa: PTH207  # places are patterns, or a bare name for the loader
-            if not found and number:
-                empty.append(place)
-                continue
-            for path in found or [place]:
-                try:
-                    return self._dlopen(path)
-                except OSError as error:
-                    tried.append(str(error))
-        if empty:
-            tried.append(f"nothing at {len(empty)} other places, {empty[0]} first")
-        raise NoLibraryError(tried)
 
     def ask(self, function: str, *arguments: object) -> Any:
         """What the binding's ``function`` answers. ``NvmlError`` whatever goes wrong with it."""
@@ -159,11 +162,16 @@ _LEVELS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlEvent:
-    """An event of one card. ``address`` identifies the card's handle."""
+    """An event of one card. ``address`` identifies the card's handle.
+
+    ``gi`` and ``ci`` number the instances that it is about; None where it is about all.
+    """
 
     handle: Handle
     address: int
     xid: int | None
+    gi: int | None = None
+    ci: int | None = None
 
 
 class Nvml(NvmlLibrary):
@@ -222,7 +230,7 @@ class Nvml(NvmlLibrary):
         try:
             return Handle(self.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, index))
         except NvmlError as error:
-            if error.code == pynvml.NVML_ERROR_NOT_FOUND:
+            if error.not_found:
                 return None
             raise
 
@@ -231,6 +239,12 @@ class Nvml(NvmlLibrary):
 
     def compute_instance(self, mig_device: Handle) -> int:
         return int(self.ask("nvmlDeviceGetComputeInstanceId", mig_device))
+
+    def memory_slices(self, card: Handle, gpu_instance: int) -> tuple[int, int]:
+        """The first of the card's memory slices that a GPU instance has, and how many."""
+        found = self.ask("nvmlDeviceGetGpuInstanceById", card, gpu_instance)
+        placement = self.ask("nvmlGpuInstanceGetInfo", found).placement
+        return int(placement.start), int(placement.size)
 
     def remapped_rows(self, handle: Handle) -> tuple[bool, bool]:
         """Whether row replacements wait for a reset, and whether one has failed."""
@@ -291,13 +305,24 @@ class Nvml(NvmlLibrary):
         data = self.ask("nvmlEventSetWait_v2", events, milliseconds)
         is_xid = data.eventType == pynvml.nvmlEventTypeXidCriticalError
         return NvmlEvent(
-            handle=Handle(data.device), address=_address(data.device), xid=int(data.eventData) if is_xid else None
+            handle=Handle(data.device),
+            address=_address(data.device),
+            xid=int(data.eventData) if is_xid else None,
+            gi=_number(data.gpuInstanceId),
+            ci=_number(data.computeInstanceId),
         )
 
     @staticmethod
     def address(handle: Handle) -> int:
         """What two handles of the same card have in common; the binding's own objects never compare equal."""
         return _address(handle)
+
+
+_EVERY_INSTANCE = 0xFFFFFFFF
+
+
+def _number(instance: int) -> int | None:
+    return None if instance == _EVERY_INSTANCE else int(instance)
 
 
 def _address(handle: Any) -> int:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.protocol.mig import MigAllocation, decode_mig, encode_mig
+from hami_plugin.protocol.grammar import (
+    INT32_MAX,
+    MAX_POD_BYTES,
+    from_json,
+    in_range,
+    int_of,
+    object_of,
+    objects,
+    printable,
+    text_of,
+    to_json,
+)
 from hami_plugin.protocol.register import MigProfile, decode_json
 from hami_plugin.scheduler.engine.devices import (
     Booked,
@@ -37,9 +49,121 @@ from hami_plugin.scheduler.engine.policy import (
 )
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Admit, Admitted, Denied, Invalid, amount, counted, percentage, written
-from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules, both_keys
+from hami_plugin.sdk import AnnotationKeys, Family, Range, Resources, SchedulingRules, both_keys, overlaps, unoccupied
 from vendors.nvidia.host import FAMILY, VISIBLE, VOID
+from vendors.nvidia.instances import PREFIX
 from vendors.nvidia.settings import NvidiaSettings
+
+_WHAT = "MIG allocations"
+_RUNTIME = ("migUUID", "gpuInstanceID", "computeInstanceID")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigInstance:
+    """A slice that exists: the driver's names for it. Ids start at 0."""
+
+    uuid: str
+    gpu_instance: int
+    compute_instance: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigAllocation:
+    """One slice for one container. ``container`` counts init containers first; ``instance`` is the node's to fill in.
+
+    ``start`` and ``size`` are the placement, in memory slices of the card.
+    """
+
+    container: int
+    device: int
+    uuid: str
+    profile: str
+    start: int
+    size: int
+    instance: MigInstance | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether it says which card, which profile, and where."""
+        return bool(self.uuid and self.profile and self.size > 0)
+
+
+def decode_mig(text: str) -> tuple[MigAllocation, ...]:
+    """Read the annotation, in its order. An empty text holds nothing; one bad entry spoils the whole, as for HAMi."""
+    if not text:
+        return ()
+    items = objects(from_json(text, _WHAT, MAX_POD_BYTES), _WHAT)
+    return _unique(tuple(_allocation(item, f"{_WHAT}[{position}]") for position, item in enumerate(items)))
+
+
+def encode_mig(allocations: Sequence[MigAllocation]) -> str:
+    """The annotation's text, in HAMi's key order; empty when there is nothing to say."""
+    return to_json([_members(item) for item in _unique(allocations)], _WHAT) if allocations else ""
+
+
+def _unique(allocations: Sequence[MigAllocation]) -> tuple[MigAllocation, ...]:
+    seen: set[tuple[int, int]] = set()
+    for item in allocations:
+        key = (item.container, item.device)
+        if key in seen:
+            raise WireError(f"{_WHAT}: container {item.container} device {item.device} appears twice")
+        seen.add(key)
+    return tuple(allocations)
+
+
+def _allocation(item: Mapping[str, Any], where: str) -> MigAllocation:
+    placement = object_of(item, "placement", where) or {}
+    allocation = MigAllocation(
+        container=int_of(item, "containerIndex", where, 0),
+        device=int_of(item, "deviceIndex", where, 0),
+        uuid=text_of(item, "gpuUUID", where),
+        profile=text_of(item, "profile", where),
+        start=int_of(placement, "start", where, 0),
+        size=int_of(placement, "size", where, 0),
+        instance=_instance(item, where),
+    )
+    if not allocation.complete:
+        raise WireError(f"{where}: gpuUUID, profile and a placement of some size are needed")
+    return allocation
+
+
+def _instance(item: Mapping[str, Any], where: str) -> MigInstance | None:
+    # An empty UUID counts as absent, an id of 0 does not: the driver's first instance has it.
+    present = [bool(item.get("migUUID")), *(item.get(key) is not None for key in _RUNTIME[1:])]
+    if not any(present):
+        return None
+    if not all(present):
+        raise WireError(f"{where}: {', '.join(_RUNTIME)} must be there together, or not at all")
+    return MigInstance(
+        uuid=text_of(item, "migUUID", where),
+        gpu_instance=int_of(item, "gpuInstanceID", where, 0),
+        compute_instance=int_of(item, "computeInstanceID", where, 0),
+    )
+
+
+def _members(item: MigAllocation) -> dict[str, Any]:
+    where = f"{_WHAT}: container {item.container} device {item.device}"
+    if not item.complete:
+        raise WireError(f"{where}: card, profile and a placement of some size are needed")
+    members: dict[str, Any] = {
+        "containerIndex": _number(item.container, where),
+        "deviceIndex": _number(item.device, where),
+        "gpuUUID": printable(item.uuid, where),
+        "profile": printable(item.profile, where),
+        "placement": {"start": _number(item.start, where), "size": _number(item.size, where)},
+    }
+    if item.instance:
+        instance = item.instance
+        if not instance.uuid:
+            raise WireError(f"{where}: an instance without UUID")
+        ids = (instance.gpu_instance, instance.compute_instance)
+        members |= zip(_RUNTIME, (printable(instance.uuid, where), *(_number(n, where) for n in ids)), strict=True)
+    return members
+
+
+def _number(value: int, where: str) -> int:
+    return in_range(value, where, 0, INT32_MAX)
+
 
 MIG_MODE = "mig"
 ALLOCATIONS = "hami.io/vgpu-mig-allocations"
@@ -51,12 +175,48 @@ def is_cut(state: DeviceState) -> bool:
     return state.info.mode == MIG_MODE
 
 
-def choose(profiles: Sequence[MigProfile], occupied: Sequence[Slice], memory: int) -> tuple[MigProfile, Slice] | None:
-    """The smallest profile, by memory and slices, that has so much memory and a free place."""
+Place = Callable[[MigProfile, Sequence[MigProfile], Sequence[Range]], Range | None]
+"""Of a profile, among those that the card has, beside what is occupied; None where none is free."""
+
+
+def places_left(profile: MigProfile, occupied: Sequence[Range]) -> list[Range]:
+    """The legal places of a profile that no instance is in, in HAMi's order.
+
+    That is from the top for 1g and 3g and from the bottom for others, so that what is wide in the middle stays free.
+    """
+    from_top = profile.name.startswith(("1g.", "3g."))
+    return sorted(unoccupied(profile.placements, occupied), key=lambda place: place[0], reverse=from_top)
+
+
+def best_place(profile: MigProfile, profiles: Sequence[MigProfile], occupied: Sequence[Range]) -> Range | None:
+    """The free place that costs larger profiles least, as no instance can be moved later; of equal ones HAMi's.
+
+    A place costs every place of a larger profile that is free without it and not with it, by its size. None where no
+    place is free.
+    """
+    free = places_left(profile, occupied)
+    if len(free) < 2:
+        return free[0] if free else None
+    rank = _rank(profile)
+    larger = [place for one in profiles if _rank(one) > rank for place in one.placements]
+    possible = unoccupied(larger, occupied)
+    return min(free, key=lambda place: sum(size for start, size in possible if overlaps((start, size), (place,))))
+
+
+def _rank(profile: MigProfile) -> tuple[int, int]:
+    """Memory slices, then compute slices: 4g is larger than 3g, which is as wide."""
+    return max((size for _, size in profile.placements), default=0), profile.slices
+
+
+def choose(
+    profiles: Sequence[MigProfile], occupied: Sequence[Slice], memory: int, place: Place = best_place
+) -> tuple[MigProfile, Slice] | None:
+    """The smallest profile, by memory and slices, that has so much memory and a free place; and the best such place."""
+    taken = [(one.start, one.size) for one in occupied]
     for profile in sorted(profiles, key=lambda profile: (profile.memory, profile.slices)):
-        place = next(_free_places(profile, occupied), None) if profile.memory >= memory else None
-        if place:
-            return profile, place
+        found = place(profile, profiles, taken) if profile.memory >= memory else None
+        if found:
+            return profile, Slice(profile=profile.name, start=found[0], size=found[1])
     return None
 
 
@@ -65,8 +225,11 @@ def can_place(profiles: Sequence[MigProfile], occupied: Sequence[Slice], names: 
     if not names:
         return True
     profile = next((profile for profile in profiles if profile.name == names[0]), None)
-    places = _free_places(profile, occupied) if profile else ()
-    return any(can_place(profiles, (*occupied, place), names[1:]) for place in places)
+    places = places_left(profile, [(one.start, one.size) for one in occupied]) if profile else ()
+    return any(
+        can_place(profiles, (*occupied, Slice(profile=names[0], start=start, size=size)), names[1:])
+        for start, size in places
+    )
 
 
 def charge(state: DeviceState, context: Context, eligible: Sequence[Candidate]) -> Charge:
@@ -91,17 +254,17 @@ def has_place(candidate: Candidate, _context: Context, eligible: Sequence[Candid
     return None
 
 
-def book(state: DeviceState, grant: Grant, pod: PodView) -> Booked | Reason:
+def book(state: DeviceState, grant: Grant, pod: PodView, place: Place = best_place) -> Booked | Reason:
     """On a card that is cut, an instance with all its memory and cores is taken, whatever part of it was asked for."""
     if not is_cut(state):
         return booked(state, grant, pod)
-    found = choose(state.info.mig_profiles, state.slices, grant.memory)
+    found = choose(state.info.mig_profiles, state.slices, grant.memory, place)
     if found is None:
         return Reason.NO_MIG_PLACE
-    profile, place = found
-    notes = {"migProfile": place.profile, "migPlacement": {"start": place.start, "size": place.size}}
+    profile, chosen = found
+    notes = {"migProfile": chosen.profile, "migPlacement": {"start": chosen.start, "size": chosen.size}}
     grant = replace(grant, memory=profile.memory, cores=profile.cores, notes={**(grant.notes or {}), **notes})
-    return replace(taken(state, grant), slices=(*state.slices, place)), grant
+    return replace(taken(state, grant), slices=(*state.slices, chosen)), grant
 
 
 def restore(state: DeviceState, grant: Grant, pod: PodView) -> DeviceState:
@@ -140,14 +303,6 @@ def _recorded(pod: PodView) -> tuple[MigAllocation, ...]:
         return decode_mig(pod.annotations.get(ALLOCATIONS, ""))
     except WireError:  # as if it were missing: then the places are guessed
         return ()
-
-
-def _free_places(profile: MigProfile, occupied: Sequence[Slice]) -> Iterator[Slice]:
-    """1g and 3g from the top, the others from the bottom: the wide places in the middle stay free for longest."""
-    from_top = profile.name.startswith(("1g.", "3g."))
-    for start, size in sorted(profile.placements, key=lambda place: place[0], reverse=from_top):
-        if all(start + size <= other.start or other.start + other.size <= start for other in occupied):
-            yield Slice(profile=profile.name, start=start, size=size)
 
 
 CORDON = "hami.io/device-cordon"
@@ -235,7 +390,8 @@ def admission(settings: NvidiaSettings) -> Admit:
         if _whole_cards(container, settings, percent, counted=found):
             limits[settings.resource_core_name] = "100"
             found = True
-        if not found and settings.overwrite_env:
+        lent = any(name.startswith(PREFIX) for name in container.limits)
+        if not found and not lent and settings.overwrite_env:
             # NVIDIA's runtime adds the driver's files for none, and nothing at all for void.
             env[VISIBLE] = VOID if settings.delivery.cdi else "none"
         return Admitted(found=found, limits=limits, env=env, runtime_class=settings.runtime_class_name if found else "")

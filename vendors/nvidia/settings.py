@@ -9,8 +9,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from hami_plugin.config.settings import DnsName, Section
-from hami_plugin.config.vendors import CdiSettings, Fixed, ResourceName, ServedSettings, always, listed, setting
+from hami_plugin.config.vendors import CdiSettings, Fixed, ResourceName, ServedSettings, listed, setting
 from hami_plugin.model.delivery import Way
+from vendors.nvidia.instances import Strategy
 from vendors.nvidia.xid import XidPolicy, parse_selection
 
 
@@ -79,6 +80,7 @@ class NvidiaSettings(ServedSettings):
 
     environment: ClassVar[Mapping[str, str]] = {
         "DEVICE_LIST_STRATEGY": "deviceListStrategy",
+        "MIG_STRATEGY": "migStrategy",
         "CDI_ANNOTATION_PREFIX": "cdi.annotationPrefix",
         "PASS_DEVICE_SPECS": "passDeviceSpecs",
         "GDRCOPY_ENABLED": "gdrcopyEnabled",
@@ -98,10 +100,9 @@ class NvidiaSettings(ServedSettings):
         "memoryScaling": "deviceMemoryScaling",
         "coreScaling": "deviceCoreScaling",
         "driverRoot": "nvidiaDriverRoot",
+        "migStrategy": "migStrategy",
     }
-    fixed: ClassVar[Mapping[str, Fixed]] = {
-        "migStrategy": always("none", "MIG instances are not offered, and cards in MIG mode are unhealthy"),
-    }
+    fixed: ClassVar[Mapping[str, Fixed]] = {}
     node_config: ClassVar[Mapping[str, str]] = {
         "operatingmode": "operatingMode",
         "devicesplitcount": "deviceSplitCount",
@@ -150,7 +151,16 @@ class NvidiaSettings(ServedSettings):
     operating_mode: Literal["hami-core", "mig", "mps"] = setting(
         "operatingMode",
         "hami-core",
-        "How cards are shared. mps is registered as such and injects as hami-core does; mig is not served.",
+        "How cards are shared. mig: cards in MIG mode are cut for containers, as pods' annotations place them; "
+        "others are unhealthy. mps is registered as such and injects as hami-core does.",
+    )
+
+    mig_strategy: Strategy = setting(
+        "migStrategy",
+        "none",
+        "How MIG instances are served that exist. none: not at all; a card in MIG mode is unhealthy. single: all cards "
+        "are cut into instances of one profile, and `resourceCountName` counts these. mixed: each profile is a "
+        "resource, such as nvidia.com/mig-1g.5gb, and cards that are not in MIG mode are shared as ever.",
     )
 
     compute_mode: Literal["Default", "ExclusiveProcess"] = setting(
@@ -211,20 +221,14 @@ class NvidiaSettings(ServedSettings):
     gpu_core_policy: Literal["default", "force", "disable"] = setting("gpuCorePolicy", "default", _SCHEDULER)
     runtime_class_name: str = setting("runtimeClassName", "", _SCHEDULER)
     mig_profile_allowlist: tuple[MigProfiles, ...] = setting(
-        "migProfileAllowlist", (), "Read in operating mode mig only, which is not served."
+        "migProfileAllowlist",
+        (),
+        "Which profiles cards may be cut into in operating mode mig, by parts of "
+        "the model's name: those of the first entry that fits. Empty: all without extensions such as +me.",
     )
     known_mig_geometries: tuple[Any, ...] = setting(
         "knownMigGeometries", (), "HAMi 2.9 and older; accepted and not used."
     )
-
-    @field_validator("operating_mode")
-    @classmethod
-    def _served_mode(cls, value: str) -> str:
-        if value == "mig":
-            raise ValueError(
-                "operating mode 'mig' is not supported yet; use 'hami-core' and switch MIG off (nvidia-smi -mig 0)"
-            )
-        return value
 
     @field_validator("compute_mode", mode="before")
     @classmethod
@@ -234,6 +238,12 @@ class NvidiaSettings(ServedSettings):
         if value == "Prohibited":
             raise ValueError("no program could use a card; leave cards out with filterDevices")
         return value
+
+    @model_validator(mode="after")
+    def _cut_one_way(self) -> NvidiaSettings:
+        if self.operating_mode == "mig" and self.mig_strategy != "none":
+            raise ValueError("operatingMode mig makes instances as pods come; set migStrategy to none with it")
+        return self
 
     @model_validator(mode="after")
     def _unshared_if_exclusive(self) -> NvidiaSettings:

@@ -83,13 +83,13 @@ def parse_selection(text: str | Iterable[str | int]) -> Selection:
     ValueError names an element that is neither. (HAMi logs and skips it, and the wish silently does nothing.)
     """
     parts = text.split(",") if isinstance(text, str) else [str(part) for part in text]
-    words = [word for word in (part.strip().lower() for part in parts) if word]
-    if "all" in words or "xids" in words:
+    names = [name for name in (part.strip().lower() for part in parts) if name]
+    if "all" in names or "xids" in names:
         return "all"
-    odd = [word for word in words if not (word.isascii() and word.isdigit() and len(word) <= 9)]
+    odd = [name for name in names if not (name.isascii() and name.isdigit() and len(name) <= 9)]
     if odd:
         raise ValueError(f"{odd[0][:32]!r} is not an XID; write numbers with commas between, or 'all'")
-    return frozenset(int(word) for word in words)
+    return frozenset(int(name) for name in names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,13 +113,28 @@ class XidPolicy:
         """Whether no XID at all would be acted upon."""
         return self.disable == "all" and not self.enable
 
-    def fault(self, number: int) -> Fault | None:
-        """What the card suffers from after this XID; None when it stays usable."""
+    def fault(self, number: int, *, contained: bool = False) -> Fault | None:
+        """What the card suffers from after this XID; None when it stays usable.
+
+        ``contained``: what one of its instances suffers from, which has a new chance once its users are gone.
+        """
         action = self.action(number)
         if action is Action.IGNORE:
             return None
+        if contained and action in (Action.RESET, Action.REBOOT):
+            action = Action.DRAIN
         name = TABLE[number].name if number in TABLE else "not in the table of known XIDs"
         return Fault(reason=f"Xid{number}", message=f"XID {number}: {name}", action=action)
+
+
+CONTAINED = 94
+
+
+def of_one_instance(number: int) -> bool:
+    """Whether the instances that an event names suffer alone. What takes a reset is every instance's, but for memory
+    errors that the card has contained.
+    """
+    return number == CONTAINED or number not in TABLE or TABLE[number].action in (Action.IGNORE, Action.DRAIN)
 
 
 def _selects(selection: Selection, number: int) -> bool:

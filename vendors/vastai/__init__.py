@@ -35,7 +35,6 @@ from hami_plugin.sdk import (
     Resources,
     ToolError,
     Vendor,
-    deferred,
     distances,
     json_object,
     read,
@@ -100,7 +99,7 @@ def card(custom: Mapping[str, Any] | None) -> str | None:
 def on_an_idle_card(state: DeviceState, context: Context) -> Reason | None:
     """Under the order ``mutex`` nobody else has a die of the same card."""
     own = card(state.info.custom)
-    if "mutex" not in context.words or own is None or not by_die(context):
+    if "mutex" not in context.orders or own is None or not by_die(context):
         return None
     busy = any(other.slots > 0 and card(other.info.custom) == own for other in context.states)
     return Reason.EXCLUSIVE if busy else None
@@ -344,5 +343,4 @@ VENDOR = Vendor(
     families=serving(families, node_side),
     open=open_driver,
     present=DIES.present,
-    simulate=deferred("vendors.vastai.simulation.simulate"),
 )

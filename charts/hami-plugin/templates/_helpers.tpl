@@ -141,6 +141,37 @@ v1beta1
 {{- if semverCompare ">=1.28.0-0" .Capabilities.KubeVersion.Version }}yes{{ end -}}
 {{- end -}}
 
+{{/* Whether a DaemonSet can start a node's next pod before it ends the present one. */}}
+{{- define "hami-plugin.surges" -}}
+{{- if semverCompare ">=1.22.0-0" .Capabilities.KubeVersion.Version }}yes{{ end -}}
+{{- end -}}
+
+{{/* Whether a daemon cuts cards into MIG instances, on all of its nodes or on some. */}}
+{{- define "hami-plugin.cuts" -}}
+{{- if eq (toString .nvidia.operatingMode) "mig" }}yes{{ end -}}
+{{- range .nodeConfig }}{{ if eq (toString .operatingmode) "mig" }}yes{{ end }}{{ end -}}
+{{- end -}}
+
+{{/* The vendors whose devices a daemon offers to ResourceClaims, as a list. */}}
+{{- define "hami-plugin.claimed" -}}
+{{- $claimed := list -}}
+{{- range $vendor := splitList " " (include "hami-plugin.vendors" .) -}}
+{{- if eq (dig $vendor "frontEnd" "" $ | toString) "dra" -}}
+{{- $claimed = append $claimed $vendor -}}
+{{- end -}}
+{{- end -}}
+{{ toYaml $claimed }}
+{{- end -}}
+
+{{/* Those of all daemons. */}}
+{{- define "hami-plugin.all-claimed" -}}
+{{- $claimed := list -}}
+{{- range $daemon := include "hami-plugin.daemons" . | fromYamlArray -}}
+{{- $claimed = concat $claimed (include "hami-plugin.claimed" $daemon.plugin | fromYamlArray) -}}
+{{- end -}}
+{{ $claimed | uniq | sortAlpha | toYaml }}
+{{- end -}}
+
 {{- define "hami-plugin.admission-policies" -}}
 {{- if and .Values.admissionPolicies.enabled (.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy") }}yes{{ end -}}
 {{- end -}}
@@ -178,6 +209,9 @@ v1beta1
 {{- end -}}
 {{- end -}}
 {{- $taken := list "/" "/etc/hami-plugin" "/var/lib/hami-plugin" "/usr/local/vgpu" "/tmp/vgpulock" "/tmp" "/var/run/cdi" "/etc/cdi" "/driver-root" (printf "%s/device-plugins" $plugin.kubeletRoot) (printf "%s/pod-resources" $plugin.kubeletRoot) -}}
+{{- if include "hami-plugin.claimed" $plugin | fromYamlArray -}}
+{{- $taken = concat $taken (list (printf "%s/plugins_registry" $plugin.kubeletRoot) (printf "%s/plugins" $plugin.kubeletRoot)) -}}
+{{- end -}}
 {{- range $mount := $plugin.hostPaths -}}
 {{- $path := $mount.path | default "" -}}
 {{- if not (hasPrefix "/" $path) -}}
@@ -188,17 +222,63 @@ v1beta1
 {{- $taken = append $taken (clean $path) -}}
 {{- end -}}
 {{- end -}}
+{{- range $vendor, $keys := .root.Files.Get "files/fixed.yaml" | fromYaml -}}
+{{- $section := index $plugin $vendor | default dict -}}
+{{- if ne (toString $section.enabled) "false" -}}
+{{- range $key, $one := $keys -}}
+{{- if and (hasKey $section $key) (not (has (index $section $key | toString) $one.values)) -}}
+{{- $problems = append $problems (printf "%s.%s: %v cannot be set for this vendor, where %s; remove it" $vendor $key (index $section $key) $one.served) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $hamis := .root.Values.deviceConfig.nvidia | default dict -}}
+{{- $split := $plugin.nvidia.deviceSplitCount | default $plugin.nvidia.splitCount | default 10 -}}
+{{- if and $hamis.deviceSplitCount (eq (toString $split) "10") -}}
+{{- $split = $hamis.deviceSplitCount -}}
+{{- end -}}
+{{- if and (eq (toString $plugin.nvidia.computeMode) "ExclusiveProcess") (ne (toString $split) "1") -}}
+{{- $problems = append $problems (printf "nvidia.computeMode: with ExclusiveProcess one process may use a card at a time, and splitCount is %v; set splitCount to 1" $split) -}}
+{{- end -}}
+{{- if and (regexMatch "^(127\\.|::1$)" (toString $plugin.config.httpHost)) (hasKey $plugin.livenessProbe "httpGet") (not (hasKey $plugin.livenessProbe "exec")) -}}
+{{- $problems = append $problems (printf "config.httpHost: the kubelet's probes cannot reach %s, and it would restart the daemon for ever; leave it out, or limit access with networkPolicy" $plugin.config.httpHost) -}}
+{{- end -}}
+{{- range $vendor := include "hami-plugin.claimed" $plugin | fromYamlArray -}}
+{{- if not ($.root.Capabilities.APIVersions.Has "resource.k8s.io/v1/DeviceClass") -}}
+{{- $problems = append $problems (printf "%s.frontEnd: this cluster (%s) has no resource.k8s.io/v1; leave it out before Kubernetes 1.34" $vendor $.root.Capabilities.KubeVersion.Version) -}}
+{{- end -}}
+{{- if and (eq $vendor "nvidia") (include "hami-plugin.cuts" $plugin) -}}
+{{- $problems = append $problems "nvidia.frontEnd: dra cuts no cards for claims, and operatingMode is mig; leave one of both out" -}}
+{{- end -}}
+{{- end -}}
 {{- range $problem := $problems -}}
 {{ printf "devicePlugin.%s%s" $.of $problem }}
 {{ end -}}
 {{- end -}}
 
-{{/* Fails the whole chart where a daemon could not live. */}}
+{{/* Fails the whole chart where a daemon or the scheduler could not live. */}}
 {{- define "hami-plugin.check" -}}
 {{- $problems := "" -}}
 {{- range $daemon := include "hami-plugin.daemons" . | fromYamlArray -}}
 {{- $of := ternary (printf "pools[%s]." $daemon.pool) "" (hasKey $daemon "pool") -}}
 {{- $problems = printf "%s%s" $problems (include "hami-plugin.must-live" (dict "root" $ "plugin" $daemon.plugin "of" $of)) -}}
+{{- end -}}
+{{- $selectors := dict -}}
+{{- range $daemon := include "hami-plugin.daemons" . | fromYamlArray -}}
+{{- if hasKey $daemon "pool" -}}
+{{- $nodes := $daemon.plugin.nodeSelector | toJson -}}
+{{- if hasKey $selectors $nodes -}}
+{{- $problems = printf "%sdevicePlugin.pools[%s].nodeSelector: %s is the one of pools[%s] too, so nodes would run two daemons; give each pool other nodes\n" $problems $daemon.pool $nodes (index $selectors $nodes) -}}
+{{- end -}}
+{{- $_ := set $selectors $nodes $daemon.pool -}}
+{{- end -}}
+{{- end -}}
+{{- $options := (.Files.Get "files/options.yaml" | fromYaml).scheduler -}}
+{{- range $argument := .Values.scheduler.extraArgs -}}
+{{- $option := splitList "=" $argument | first -}}
+{{- if and (hasPrefix "-" $option) (not (has $option $options)) -}}
+{{- $problems = printf "%sscheduler.extraArgs: %s is no option of the scheduler, which would not start; the options are %s\n" $problems $option (join ", " $options) -}}
+{{- end -}}
 {{- end -}}
 {{- with trim $problems -}}
 {{- fail (printf "\n%s" .) -}}

@@ -1,21 +1,26 @@
-"""The question of a pod and some nodes, and the scheduler's answer to it."""
+"""The question of a pod and some nodes, read from files as kubectl saves them, and the scheduler's answer to it."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+import sys
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from hami_plugin.cli.fit import manifests
+import yaml
+
 from hami_plugin.cli.snapshot import snapshot_of
 from hami_plugin.daemon.startup import Plan, opened, plan
 from hami_plugin.errors import HamiError
+from hami_plugin.host.bounded_yaml import BoundedLoader
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.inventory.inventory import part
 from hami_plugin.model.device import Device
 from hami_plugin.model.machine import Machine
-from hami_plugin.model.views import NodeView, PodView
+from hami_plugin.model.views import NodeView, PodView, node_view, pod_view
 from hami_plugin.node_status.annotations import Style, wanted_annotations
+from hami_plugin.scheduler.engine.admission import admitted
 from hami_plugin.scheduler.engine.capacity import impossible, sizes
 from hami_plugin.scheduler.engine.devices import Quota
 from hami_plugin.scheduler.engine.filter import NodeScore, ScoredNodes, score_nodes
@@ -25,9 +30,126 @@ from hami_plugin.scheduler.engine.node_resources import insufficient_ids, insuff
 from hami_plugin.scheduler.engine.pod_info import patch
 from hami_plugin.scheduler.engine.quotas import quota
 from hami_plugin.scheduler.engine.requests import Denied
-from hami_plugin.scheduler.webhook.admission import admitted
 from hami_plugin.sdk import Family, load_vendor
 from hami_plugin.simulation.machines import load_machine
+
+Json = Mapping[str, Any]
+
+PLAIN = ("annotations", "labels", "limits", "requests", "capacity", "allocatable", "hard")
+"""Mappings of texts and numbers, whose keys are anybody's."""
+NESTED = ("metadata", "spec", "status", "template", "jobTemplate", "resources", "securityContext", "schedulingGroup")
+LISTS = ("items", "initContainers", "containers", "env")
+
+
+def misshapen(value: Json, place: str = "") -> str:
+    """The first field of the wrong type, as a message; empty if there is none."""
+    for key in (*PLAIN, *NESTED):
+        inner = value.get(key)
+        if inner is not None and not isinstance(inner, Mapping):
+            return f"{place}{key} is {_shown(inner)}; it must be a mapping"
+        if inner and key in NESTED and (found := misshapen(inner, f"{place}{key}.")):
+            return found
+    for key in LISTS:
+        if found := _of_list(value.get(key), f"{place}{key}"):
+            return found
+    return ""
+
+
+def _of_list(value: object, place: str) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, list):
+        return f"{place} is {_shown(value)}; it must be a list"
+    for number, item in enumerate(value):
+        if not isinstance(item, Mapping):
+            return f"{place}[{number}] is {_shown(item)}; it must be a mapping"
+        if found := misshapen(item, f"{place}[{number}]."):
+            return found
+    return ""
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:40]
+
+
+STANDARD_INPUT = Path("-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hard:
+    """The limits of one ResourceQuota."""
+
+    namespace: str
+    limits: Mapping[str, str]
+
+
+class _Cluster(BoundedLoader):
+    """All pods of a large cluster in one file have some million values."""
+
+    most_nodes = 5_000_000
+
+
+def the_pod(path: Path) -> PodView:
+    """The one pod in a file, or the pod that its workload (Deployment, Job, …) makes."""
+    found = [pod for item in _objects(path) if (pod := _pod(item)) is not None]
+    if len(found) != 1:
+        kinds = ", ".join(sorted({str(item.get("kind")) for item in _objects(path)})) or "nothing"
+        raise HamiError(f"{path}: has {len(found)} pods ({kinds})", hint="give a file with one pod or one workload")
+    return found[0]
+
+
+def read_nodes(path: Path) -> tuple[NodeView, ...]:
+    """All nodes of a file."""
+    found = tuple(node_view(item) for item in _objects(path) if item.get("kind") == "Node")
+    if not found:
+        raise HamiError(f"{path}: has no node", hint="save one with kubectl get node NAME -o yaml")
+    return found
+
+
+def read_pods(path: Path) -> tuple[PodView, ...]:
+    """All pods of a file; it may have none."""
+    return tuple(pod_view(item) for item in _objects(path) if item.get("kind") == "Pod")
+
+
+def read_quotas(path: Path) -> tuple[Hard, ...]:
+    """All resource quotas of a file."""
+    return tuple(
+        Hard(
+            namespace=str((item.get("metadata") or {}).get("namespace", "default")),
+            limits={str(key): str(value) for key, value in ((item.get("spec") or {}).get("hard") or {}).items()},
+        )
+        for item in _objects(path)
+        if item.get("kind") == "ResourceQuota"
+    )
+
+
+def _pod(item: Json) -> PodView | None:
+    """A pod, or a workload's pod under the workload's name."""
+    if item.get("kind") == "Pod":
+        return pod_view(item)
+    spec = item.get("spec") or {}
+    template = ((spec.get("jobTemplate") or {}).get("spec") or spec).get("template")
+    if not isinstance(template, Mapping):
+        return None
+    meta = {**(item.get("metadata") or {}), "annotations": None, **(template.get("metadata") or {})}
+    return pod_view({**template, "metadata": {**meta, "name": (item.get("metadata") or {}).get("name", "")}})
+
+
+def _objects(path: Path) -> Iterator[Json]:
+    try:
+        text = sys.stdin.read() if path == STANDARD_INPUT else path.read_text(encoding="utf-8")
+        documents = list(yaml.load_all(text, _Cluster))  # a safe loader, with bounds
+    except (yaml.YAMLError, ValueError) as error:
+        raise HamiError(
+            f"{path}: cannot be read as YAML or JSON: {error}", hint="save it with kubectl get -o yaml"
+        ) from error
+    for document in documents:
+        if not isinstance(document, Mapping):
+            continue
+        if wrong := misshapen(document):
+            raise HamiError(f"{path}: {wrong}", hint="write it as `kubectl explain` has it")
+        items = document.get("items")
+        yield from [document] if items is None else items
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,14 +269,14 @@ def inquiry(options: Mapping[str, Any], environment: Mapping[str, str]) -> Inqui
     """Read everything that the command's options name."""
     if sum(bool(options[name]) for name in ("node", "simulate", "profile")) != 1:
         raise HamiError("fit needs a node", hint="give one of --node FILE, --profile NAME or --simulate NAME")
-    pod = manifests.the_pod(options["pod"])
+    pod = the_pod(options["pod"])
     nodes, families = _nodes(options, environment)
-    quotas = manifests.quotas(options["quota"]) if options["quota"] else ()
+    quotas = read_quotas(options["quota"]) if options["quota"] else ()
     return Inquiry(
         pod=pod,
         nodes=nodes,
         families=families,
-        pods=manifests.pods(options["pods"]) if options["pods"] else (),
+        pods=read_pods(options["pods"]) if options["pods"] else (),
         hard={name: text for one in quotas if one.namespace == pod.namespace for name, text in one.limits.items()},
         order=options["gpu_scheduler_policy"],
         node_order=options["node_scheduler_policy"],
@@ -167,7 +289,7 @@ def _nodes(
     """The nodes to ask about, and the families by whose rules they have devices."""
     known = {**NOBODY, **options}
     if options["node"]:
-        return manifests.nodes(options["node"]), _families(_planned(known, "", environment, "this-node"))
+        return read_nodes(options["node"]), _families(_planned(known, "", environment, "this-node"))
     machines = options["simulate"] or options["profile"]
     loaded = [load_machine(name.strip()) for name in machines.split(",") if name.strip()]
     name = "-".join(machine.name for machine in loaded)
@@ -189,11 +311,15 @@ def simulated(ready: Plan, machines: Sequence[Machine]) -> NodeView:
         finally:
             served.driver.close()
         families = served.vendor.families(served.settings)
+        further = served.vendor.further
         for family in families:
-            own = part(snapshot, family.device_type) if len(families) > 1 else snapshot
+            own = part(snapshot, family.device_type) if len(families) > 1 or further else snapshot
             wanted = wanted_annotations(family, own, Style())
             annotations |= {key: text for key, text in wanted.items() if text is not None}
             capacity |= _counted(family, own.devices)
+        for device_type in {one.family for one in snapshot.devices} - {one.device_type for one in families}:
+            if further:
+                capacity |= _counted(further(served.settings, device_type), part(snapshot, device_type).devices)
     kinds = [str(one.extra["instance_type"]) for one in machines if "instance_type" in one.extra]
     return NodeView(
         name=ready.configuration.settings.node_name,

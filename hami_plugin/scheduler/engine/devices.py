@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from hami_plugin.model.links import NO_LINKS, Links
+from hami_plugin.model.links import NO_LINKS, PairScores
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo
@@ -45,7 +45,7 @@ class AnnotationLists:
         self._annotations = annotations
         self._names: dict[Hashable, frozenset[str] | None] = {}
         self._verdicts: dict[Hashable, bool] = {}
-        self._words: dict[str, tuple[str, ...]] = {}
+        self._orders: dict[str, tuple[str, ...]] = {}
 
     def names(self, key: str, spelt: Callable[[str], str] = str) -> frozenset[str] | None:
         """The names in an annotation; None when there are none. One that has only commas lists nobody."""
@@ -63,11 +63,11 @@ class AnnotationLists:
             found = self._verdicts[subject] = judge()
         return found
 
-    def words(self, text: str) -> tuple[str, ...]:
-        """The words of an order, one after the other."""
-        found = self._words.get(text)
+    def orders(self, text: str) -> tuple[str, ...]:
+        """The device orders in a text, one after the other."""
+        found = self._orders.get(text)
         if found is None:
-            found = self._words[text] = tuple([word.strip() for word in text.split(",")])
+            found = self._orders[text] = tuple([order.strip() for order in text.split(",")])
         return found
 
 
@@ -107,7 +107,7 @@ class DeviceState:
     """A device as registered, and what is taken of it. ``memory`` in MiB, ``cores`` in the family's unit.
 
     ``notes`` are the family's own data about the device: what it registered, then what bookings made of it.
-    ``whole``: its node hands it out whole or not at all.
+    ``whole_from``: its node hands it out whole or not at all to a container of so many devices or more; 0: to none.
     """
 
     info: DeviceInfo
@@ -117,7 +117,7 @@ class DeviceState:
     tenants: tuple[Tenant, ...] = ()
     slices: tuple[Slice, ...] = ()
     notes: Mapping[str, Any] = field(default_factory=dict)
-    whole: bool = False
+    whole_from: int = 0
 
     @property
     def uuid(self) -> str:
@@ -145,13 +145,13 @@ class DeviceState:
             tenants=self.tenants,
             slices=self.slices,
             notes=self.notes,
-            whole=self.whole,
+            whole_from=self.whole_from,
         )
 
 
-def idle(info: DeviceInfo, *, whole: bool = False) -> DeviceState:
-    """A registered device that nobody uses. ``whole``: its node hands it out whole or not at all."""
-    return DeviceState(info=info, notes=info.custom or {}, whole=whole)
+def idle(info: DeviceInfo, *, whole_from: int = 0) -> DeviceState:
+    """A registered device that nobody uses. ``whole_from`` as in its state."""
+    return DeviceState(info=info, notes=info.custom or {}, whole_from=whole_from)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +159,7 @@ class DevicePool:
     """What a node has of one family: the devices with what is taken of them, as registered, and their links."""
 
     states: tuple[DeviceState, ...]
-    links: Links = NO_LINKS
+    links: PairScores = NO_LINKS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +235,7 @@ class Context:
     demand: Demand
     pod: PodView
     node: NodeView = field(default_factory=lambda: NodeView(name=""))
-    links: Links = NO_LINKS
+    links: PairScores = NO_LINKS
     given: Given = field(default_factory=dict)
     quota: Quota = field(default_factory=Quota)
     order: str = "spread"
@@ -264,9 +264,9 @@ class Context:
         return self.listings or AnnotationLists(self.pod.annotations)
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """The words of the device order in force: ``binpack``, ``spread``, ``numa``, ``mutex``, ``topology-aware``."""
-        return self.lists.words(self.pod.annotations.get(ORDER_KEY, self.order))
+    def orders(self) -> tuple[str, ...]:
+        """The device orders in force: ``binpack``, ``spread``, ``numa``, ``mutex``, ``topology-aware``."""
+        return self.lists.orders(self.pod.annotations.get(ORDER_KEY, self.order))
 
     @property
     def inits(self) -> int:
@@ -320,8 +320,16 @@ def taken(state: DeviceState, grant: Grant, slots: int = 1) -> DeviceState:
 
 def restored(state: DeviceState, grant: Grant, pod: PodView) -> DeviceState:
     """The grant's slots, memory and cores; the pod is a tenant."""
-    tenant = Tenant(name=pod.name, annotations=pod.annotations)
-    return replace(taken(state, grant, max(1, grant.slots)), tenants=(*state.tenants, tenant))
+    return DeviceState(  # some three times as quick as ``replace``
+        info=state.info,
+        slots=state.slots + max(1, grant.slots),
+        memory=state.memory + grant.memory,
+        cores=state.cores + grant.cores,
+        tenants=(*state.tenants, Tenant(name=pod.name, annotations=pod.annotations)),
+        slices=state.slices,
+        notes=state.notes,
+        whole_from=state.whole_from,
+    )
 
 
 def collapsed(pieces: Sequence[Piece], inits: int, *, bits: bool = False) -> Piece:
@@ -367,10 +375,14 @@ def _most(one: int, other: int, *, bits: bool) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodAllocation:
-    """What a pod was given of one family, as some scheduler wrote it down."""
+    """What a pod was given of one family, as some scheduler wrote it down.
+
+    ``counted`` is what it has now, once it was counted: with each change on a node, all its pods are.
+    """
 
     pod: PodView
     pieces: tuple[Piece, ...]
+    counted: list[Piece] = field(default_factory=list, init=False, repr=False, compare=False)
 
 
 def used(
@@ -394,7 +406,14 @@ def used(
 
 
 def held(holding: PodAllocation, request: Request, *, bits: bool = False) -> Piece:
-    """One grant for each device that the pod must have now. ``bits``: its cores are a mask.
+    """One grant for each device that the pod must have now, worked out once. ``bits``: its cores are a mask."""
+    if not holding.counted:
+        holding.counted.append(_held(holding, request, bits=bits))
+    return holding.counted[0]
+
+
+def _held(holding: PodAllocation, request: Request, *, bits: bool) -> Piece:
+    """The same, worked out.
 
     The N-th piece that is not empty is the N-th asking container's, as on the node: schedulers place empty ones
     differently. A plain init container counts with the sidecars before it, and for nothing once the pod runs. Pieces

@@ -163,8 +163,8 @@ def candidate(
 
 def trial(policy: Policy, context: Context) -> Callable[[DeviceState, Sequence[Candidate]], Candidate | Reason]:
     """``candidate`` for one device after the other: what the checks have to read first is read once."""
-    serves, charged, checks = prepared(policy.serves, context), policy.charge, policy.checks
-    limited = policy.limited(context.pod)
+    serves, charged, checks = prepared(policy.serves, context), policy.charge, prepared(policy.checks, context)
+    limited, count = policy.limited(context.pod), context.demand.count
 
     def tried(state: DeviceState, eligible: Sequence[Candidate]) -> Candidate | Reason:
         for serve in serves:
@@ -173,7 +173,7 @@ def trial(policy: Policy, context: Context) -> Callable[[DeviceState, Sequence[C
         charge = charged(state, context, eligible)
         if isinstance(charge, Reason):
             return charge
-        if state.whole and not limited and is_part(state.info, charge.memory, charge.cores):
+        if 0 < state.whole_from <= count and not limited and is_part(state.info, charge.memory, charge.cores):
             return Reason.WHOLE_ONLY
         found = Candidate(state, charge)
         for check in checks:
@@ -260,7 +260,7 @@ class CycleState:
         """Which devices a container would get of one family; ``among`` these alone, if they are named."""
         policy, states = self.policies[demand.device_type], self._now.get(demand.device_type, ())
         if among is not None:
-            states = tuple([state for state in states if state.uuid in among])
+            states = tuple([state for state in states if state.info.id in among])
         context = self._context(demand)
         standing = in_order(policy, states, context, scoring([demand], self.weights))
         outcome = fit(policy, standing, context)
@@ -354,7 +354,7 @@ def in_order(
 ) -> tuple[DeviceState, ...]:
     """The devices as ``fit`` takes them, best last. Where only devices of a group serve together, groups stay whole."""
     groups = tuple(policy.group(states[::-1], context))
-    return ordered(states, context.words, full, numa_first=len(groups) > 1)
+    return ordered(states, context.orders, full, numa_first=len(groups) > 1)
 
 
 def _larger(one: DeviceState, other: DeviceState) -> DeviceState:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from hami_plugin.errors import WireError
-from hami_plugin.model.links import NO_LINKS, Link, Links, symmetric
+from hami_plugin.model.links import NO_LINKS, PairScores
 from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.protocol.decisions import SEPARATORS, decode_devices
@@ -164,14 +164,27 @@ def device_pool(node: NodeView, family: Family, held: Iterable[PodAllocation]) -
     return _taken(_idle(node, family), family, held)
 
 
+NO_DEVICES = DevicePool(states=())
+
+
 def _idle(node: NodeView, family: Family) -> DevicePool:
+    try:
+        infos = family.rules.node_devices(node)
+    except WireError:
+        refuses = refused(node.annotations, family.device_type)
+        if refuses and refuses.what == "all":
+            return NO_DEVICES
+        raise
+    if not infos:  # most families have none
+        return NO_DEVICES
     refuses = refused(node.annotations, family.device_type)
-    infos = () if refuses and refuses.what == "all" else family.rules.node_devices(node)
+    if refuses and refuses.what == "all":
+        return NO_DEVICES
     if sick := unhealthy(node.annotations, family.device_type):
         infos = tuple(replace(info, health=info.health and info.index not in sick) for info in infos)
-    states = tuple(idle(_representable(info), whole=refuses is not None) for info in infos)
-    known = states and family.rules.policy
-    return DevicePool(states=states, links=_links(node, family.annotations.score) if known else NO_LINKS)
+    whole_from = refuses.whole_from if refuses else 0
+    states = tuple([idle(_representable(info), whole_from=whole_from) for info in infos])
+    return DevicePool(states=states, links=_links(node, family.annotations.score) if family.rules.policy else NO_LINKS)
 
 
 def _representable(info: DeviceInfo) -> DeviceInfo:
@@ -206,14 +219,30 @@ def pod_allocations(pod: PodView, families: Iterable[Family], problems: list[str
     return found
 
 
-def _links(node: NodeView, key: str) -> Links:
+@dataclass(frozen=True, slots=True)
+class WrittenLinks:
+    """The links of a node's devices as the node has written them. Only pods that care for links have them read: in a
+    large cluster what all nodes have written would take seconds to read, and most of the memory.
+    """
+
+    text: str
+
+    def scores(self, uuids: Sequence[str]) -> tuple[int, ...]:
+        """All pairs within ``uuids``, as ``Links`` has them. The worse of two directions counts."""
+        written = decode_scores(self.text)
+        nothing: Mapping[str, int] = {}
+        rows = [written.get(uuid, nothing) for uuid in uuids]
+        pairs = ((rows[i].get(b), rows[j].get(a)) for i, a in enumerate(uuids) for j, b in enumerate(uuids) if i < j)
+        return tuple([min((score for score in pair if score is not None), default=0) for pair in pairs])
+
+
+def _links(node: NodeView, key: str) -> PairScores:
+    """WireError when they cannot be read."""
     text = node.annotations.get(key, "") if key else ""
     if not text:
         return NO_LINKS
-    scores = decode_scores(text)
-    return symmetric(
-        {(a, b): Link(score=score, label="") for a, peers in scores.items() for b, score in peers.items() if a != b}
-    )
+    decode_scores(text)
+    return WrittenLinks(text)
 
 
 def with_legacy_register(family: Family) -> Family:

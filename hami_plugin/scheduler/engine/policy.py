@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from hami_plugin.model.views import PodView
 from hami_plugin.scheduler.engine.devices import (
@@ -32,23 +33,26 @@ DeviceCheck = Callable[[DeviceState, Context], Reason | None]
 ChargeCheck = Callable[[Candidate, Context, Sequence[Candidate]], Reason | None]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadFirst:
+Check = TypeVar("Check", bound=Callable[..., Reason | None])
+
+
+@dataclass(frozen=True)
+class ReadFirst(Generic[Check]):
     """A check that reads the pod and the node before it sees a device: once for all devices of a container.
 
     ``read`` gives what the devices are then asked, or None where it would be against none of them. ``keys`` are the
     pod's annotations in which it looks for names.
     """
 
-    read: Callable[[Context], DeviceCheck | None]
+    read: Callable[[Context], Check | None]
     keys: tuple[str, ...] = ()
 
-    def __call__(self, state: DeviceState, context: Context) -> Reason | None:
+    def __call__(self, about: Any, context: Context, *beside: Any) -> Reason | None:
         check = self.read(context)
-        return check(state, context) if check else None
+        return check(about, context, *beside) if check else None
 
 
-def prepared(checks: Iterable[DeviceCheck], context: Context) -> tuple[DeviceCheck, ...]:
+def prepared(checks: Iterable[Check], context: Context) -> tuple[Check, ...]:
     """The same checks for many devices: what has to be read is read, and those that are against none are left out."""
     asked = [check.read(context) if isinstance(check, ReadFirst) else check for check in checks]
     return tuple([check for check in asked if check])
@@ -122,7 +126,7 @@ def idle_device(state: DeviceState, _context: Context) -> Reason | None:
     return Reason.EXCLUSIVE if state.slots > 0 else None
 
 
-alone_if_mutex = ReadFirst(lambda context: idle_device if "mutex" in context.words else None)
+alone_if_mutex = ReadFirst(lambda context: idle_device if "mutex" in context.orders else None)
 """Under the order ``mutex`` nobody else has a share."""
 
 
@@ -172,8 +176,6 @@ def within_quota(*, memory: str, cores: str, factor: int = 1) -> ChargeCheck:
 
     def check(candidate: Candidate, context: Context, eligible: Sequence[Candidate]) -> Reason | None:
         demand, quota = context.demand, context.quota
-        if not quota.limits:
-            return None
         others = context.demand.count - 1
         costly = sorted(eligible, key=lambda other: (other.charge.memory, other.charge.cores), reverse=True)[:others]
         piece = tuple(one.grant(demand.device_type) for one in (*costly, candidate))
@@ -182,7 +184,7 @@ def within_quota(*, memory: str, cores: str, factor: int = 1) -> ChargeCheck:
         enough = enough and quota.allows(cores, sum(grant.cores for grant in pod))
         return None if enough else Reason.QUOTA
 
-    return check
+    return ReadFirst(lambda context: check if context.quota.limits else None)
 
 
 def on_the_pods_device(candidate: Candidate, context: Context, _eligible: Sequence[Candidate]) -> Reason | None:
@@ -304,7 +306,7 @@ def when(condition: Callable[[Context], bool], then: Select, otherwise: Select =
 
 def topology_aware(context: Context) -> bool:
     """The device order in force contains ``topology-aware``."""
-    return "topology-aware" in context.words
+    return "topology-aware" in context.orders
 
 
 GO_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})

@@ -42,8 +42,8 @@ class Reason(StrEnum):
 
 
 OURS: Mapping[Reason, str] = {
-    Reason.NO_PARTITION: "no partition that is large enough is free; they are cut beforehand",
-    Reason.ONE_PARTITION: "a pod can have one partition of one card for one container",
+    Reason.NO_PARTITION: "no partition that is large enough is free, nor can one be cut",
+    Reason.ONE_PARTITION: "a container, or a pod where partitions are lent, can have one partition of one card",
     Reason.UNCOUNTED: "the node's kubelet counts the number of slices and not what is asked for",
 }
 """The explanation of each reason that is not HAMi's. None has a comma, which separates reasons."""

@@ -122,31 +122,31 @@ def scoring(demands: Sequence[Demand], weighing: Weights = EVEN) -> Callable[[De
 
 def ordered(
     states: Sequence[DeviceState],
-    words: Sequence[str],
+    orders: Sequence[str],
     full: Callable[[DeviceState], float],
     *,
     numa_first: bool = False,
 ) -> tuple[DeviceState, ...]:
     """The devices, best last; ``full`` scores how full each is.
 
-    ``binpack`` fills the fullest, ``spread`` (and a single word of no meaning here) the emptiest, ``mutex`` takes
-    those with the fewest slots in use, ``numa`` keeps NUMA nodes together; ``numa_first`` does so before the words.
-    Several words decide one after the other, then the index; after a single word equal devices keep their order.
+    ``binpack`` fills the fullest, ``spread`` (and a single order that is none of these) the emptiest, ``mutex`` takes
+    those with the fewest slots in use, ``numa`` keeps NUMA nodes together; ``numa_first`` does so before the orders.
+    Several orders decide one after the other, then the index; after a single order equal devices keep their order.
     """
-    by_word: dict[str, Callable[[DeviceState], float]] = {
+    keys: dict[str, Callable[[DeviceState], float]] = {
         "numa": lambda state: state.info.numa,
         "binpack": full,
         "spread": lambda state: -full(state),
     }
-    if len(words) == 1 and words[0] != "numa":
-        return tuple(sorted(states, key=_single(words[0], full, numa_first=numa_first)))
-    known = [word for word in words if word in by_word] or ["spread"]
-    chain = [by_word[word] for word in dict.fromkeys(["numa", *known] if numa_first else known)]
-    return tuple(sorted(states, key=lambda state: (*(word(state) for word in chain), state.index)))
+    if len(orders) == 1 and orders[0] != "numa":
+        return tuple(sorted(states, key=_single(orders[0], full, numa_first=numa_first)))
+    known = [order for order in orders if order in keys] or ["spread"]
+    chain = [keys[order] for order in dict.fromkeys(["numa", *known] if numa_first else known)]
+    return tuple(sorted(states, key=lambda state: (*(key(state) for key in chain), state.index)))
 
 
-def _single(word: str, full: Callable[[DeviceState], float], *, numa_first: bool) -> Key:
-    match word, numa_first:
+def _single(order: str, full: Callable[[DeviceState], float], *, numa_first: bool) -> Key:
+    match order, numa_first:
         case "mutex", _:
             return lambda state: (-state.slots, state.info.numa)
         case "binpack", False:

@@ -14,17 +14,17 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from hami_plugin.cluster.wide import connect_wide
+from hami_plugin.cluster.client import connect_wide
 from hami_plugin.config.load import HAMI_DEVICE_CONFIG, Configuration, load
 from hami_plugin.config.settings import SchedulerSettings
 from hami_plugin.errors import HamiError
 from hami_plugin.log import logger
+from hami_plugin.scheduler.engine.admission import Scheduling
 from hami_plugin.scheduler.extender.cache import Preferences
 from hami_plugin.scheduler.extender.certificates import Certificates
 from hami_plugin.scheduler.extender.extender import Extender, Options
 from hami_plugin.scheduler.extender.metrics import Metrics
 from hami_plugin.scheduler.extender.server import Server, kinds
-from hami_plugin.scheduler.webhook.admission import Scheduling
 from hami_plugin.sdk import Family, load_vendor, vendor_names
 from hami_plugin.telemetry.connections import raise_descriptor_limit
 from hami_plugin.telemetry.http import Probes, TelemetryServer
@@ -205,14 +205,21 @@ class Scheduler:
 async def serve(process: Process) -> None:
     """Run the scheduler until SIGTERM or SIGINT."""
     raise_descriptor_limit()
+    gc.set_threshold(*RARE_COLLECTIONS)  # of what the first lists bring nothing is garbage: a third of their time
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     registry = CollectorRegistry()
     metrics = Metrics(registry, version=process.version, log_lines_dropped=process.log_lines_dropped)
-    async with _connected(process, metrics) as extender:
-        await Scheduler(process.configuration, extender, metrics, registry, ready=keep_out_of_collections).run(stop)
+    try:
+        async with _connected(process, metrics) as extender:
+            await Scheduler(process.configuration, extender, metrics, registry, ready=keep_out_of_collections).run(stop)
+    finally:
+        gc.set_threshold(*USUAL_COLLECTIONS)
+
+
+USUAL_COLLECTIONS, RARE_COLLECTIONS = (700, 10, 10), (100_000, 50, 100)
 
 
 def keep_out_of_collections() -> None:
@@ -221,6 +228,7 @@ def keep_out_of_collections() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*USUAL_COLLECTIONS)
 
 
 @asynccontextmanager

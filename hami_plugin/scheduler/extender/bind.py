@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from hami_plugin.aio import Backoff
 from hami_plugin.errors import ClusterError, HamiError, WireError
 from hami_plugin.log import logger
-from hami_plugin.model.views import ContainerView, NodeView, PodView
+from hami_plugin.model.views import ContainerView, NodeView, PodPatch, PodView
 from hami_plugin.protocol.keys import (
     ASSIGNED_NODE,
     ASSIGNED_TIME,
@@ -23,9 +23,8 @@ from hami_plugin.protocol.keys import (
     PHASE_FAILED,
 )
 from hami_plugin.protocol.lock import NodeLock, owned_by, parse_lock, render_lock
-from hami_plugin.scheduler.engine.filter import conflict
 from hami_plugin.scheduler.engine.node_info import requested_families
-from hami_plugin.scheduler.engine.pod_info import UNASSIGNED, PodPatch, bind_phase, pod_info
+from hami_plugin.scheduler.engine.pod_info import UNASSIGNED, bind_phase, conflict, pod_info
 from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.scheduler.extender.cache import Clock, NodeCache, SchedulerCache
 from hami_plugin.scheduler.extender.ports import Cluster
@@ -344,7 +343,7 @@ class _Attempt:
         return node
 
     async def _read_holders(self, node: NodeView) -> None:
-        """A holder that is gone or has ended holds nothing. And our own view of the node may be an old one."""
+        """A holder that is gone, or that is done with the node, holds nothing. And our view of the node may be old."""
         for rule in self._hold.rules:
             text = node.annotations.get(rule.annotation, "")
             try:
@@ -353,9 +352,20 @@ class _Attempt:
                 continue
             if lock and lock.pod:
                 holder = await self._cluster.get_pod(lock.namespace, lock.pod)
-                if holder is None or holder.terminal:
+                if holder is None or _is_done(holder, rule, node.name):
                     self._gone.add(text)
         await self._fresh()
+
+
+def _is_done(holder: PodView, rule: LockRule, node: str) -> bool:
+    """Whether a pod has no use for its node's lock any more. The scheduler that took it may have been killed since.
+
+    While a pod starts on its node, the agent there needs the lock, and releases it; but for the one that only
+    schedulers release.
+    """
+    if holder.node:
+        return holder.terminal or holder.node != node or rule.annotation == BIND_LOCK
+    return holder.terminal
 
 
 OWN = LockRule(annotation=BIND_LOCK, expires_s=60.0)

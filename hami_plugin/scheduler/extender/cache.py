@@ -6,15 +6,16 @@ Several replicas of the process may run: what another one decided is read from t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import NoReturn
 from weakref import WeakValueDictionary
 
-from hami_plugin.aio import Watched
+from hami_plugin.aio import Watched, in_slices
 from hami_plugin.errors import ClusterError
 from hami_plugin.log import logger
+from hami_plugin.model.pausing import Pausing
 from hami_plugin.model.views import Feed, NodeView, PodView, QuotaView, revision
 from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME, BIND_LOCK
 from hami_plugin.scheduler.engine.capacity import Sizes, largest, sizes
@@ -22,7 +23,7 @@ from hami_plugin.scheduler.engine.devices import NodeInfo, Quota
 from hami_plugin.scheduler.engine.filter import ClusterSnapshot, FilterCache
 from hami_plugin.scheduler.engine.fit import CycleOptions
 from hami_plugin.scheduler.engine.node_info import Handshakes, check_handshakes, read_idle_node
-from hami_plugin.scheduler.engine.pod_info import PodIndex, PodInfo
+from hami_plugin.scheduler.engine.pod_info import ChangeLog, PodIndex, PodInfo
 from hami_plugin.scheduler.engine.pod_info import pod_info as entry_of
 from hami_plugin.scheduler.engine.quotas import limits, used
 from hami_plugin.scheduler.extender.ports import Cluster
@@ -243,7 +244,6 @@ class _Known:
     """One node. ``node_info`` has all that it registered, ``sizes`` what of it is largest."""
 
     live: Watched[NodeView | None]
-    facts: Hashable = None
     node_info: NodeInfo
     sizes: Mapping[str, Sizes] = field(default_factory=dict)
     handshakes: Handshakes = field(default_factory=lambda: Handshakes(offered=frozenset()))
@@ -263,6 +263,7 @@ class NodeCache:
         self._now = now
         self._known: dict[str, _Known] = {}
         self._offered: dict[str, NodeInfo] = {}
+        self.changes = ChangeLog()
         self._largest: Mapping[str, Sizes] | None = None
         self.listed = Watched(False)
         self.feed: Feed[NodeView] = Feed(replace=self._replace, update=self.deliver, delete=self._delete)
@@ -303,11 +304,14 @@ class NodeCache:
             return
         self._see(node)
 
-    def check_handshakes(self) -> Mapping[str, Mapping[str, str | None]]:
-        """Judge every node's daemons again, since time has passed. What is to be written to which node, if anything."""
-        for known in self._known.values():
-            if known.live.value:
+    def checking_handshakes(self) -> Pausing[Mapping[str, Mapping[str, str | None]]]:
+        """Judge every node's daemons again, since time has passed, with pauses. What is to be written to which node, if
+        anything.
+        """
+        for known in list(self._known.values()):
+            if known.live.value and not known.live.closed:
                 self._judge(known, known.live.value, known.live.value)
+            yield
         return {name: known.handshakes.write for name, known in self._known.items() if known.handshakes.write}
 
     def _replace(self, nodes: Sequence[NodeView]) -> None:
@@ -323,6 +327,7 @@ class NodeCache:
     def _forget(self, name: str) -> None:
         known = self._known.pop(name, None)
         self._offered.pop(name, None)
+        self.changes.note(name)
         self._largest = None
         if known:
             known.live.set(None)
@@ -330,21 +335,18 @@ class NodeCache:
 
     def _see(self, node: NodeView) -> None:
         known = self._known.get(node.name)
-        facts = self._facts(node)
         if known is None:
             known = _Known(live=Watched(None), node_info=NodeInfo(node=node, pools={}))
             self._known[node.name] = known
         before = known.live.value
-        if before is not None and before.uid != node.uid:
-            before = None
-        if known.facts != facts:
-            known.facts, known.node_info = facts, self._read(node)
+        if before is None or not self._alike(before, node):
+            known.node_info = self._read(node)
             before_sizes, known.sizes = known.sizes, sizes(known.node_info, self._families.values())
             if known.sizes != before_sizes:
                 self._largest = None
             self._offered.pop(node.name, None)
         known.live.set(node)
-        self._judge(known, node, before)
+        self._judge(known, node, before if before is not None and before.uid == node.uid else None)
 
     def _read(self, node: NodeView) -> NodeInfo:
         surveyed = read_idle_node(node, self._families.values())
@@ -369,11 +371,17 @@ class NodeCache:
                 if device_type in handshakes.offered
             }
             self._offered[node.name] = replace(known.node_info, pools=pools)
+            self.changes.note(node.name)
         known.handshakes = handshakes
 
-    def _facts(self, node: NodeView) -> Hashable:
-        annotations = {key: text for key, text in node.annotations.items() if key not in self._volatile}
-        return tuple(frozenset(texts.items()) for texts in (annotations, node.labels, node.capacity, node.allocatable))
+    def _alike(self, one: NodeView, other: NodeView) -> bool:
+        """Whether both say the same of the node's devices: its lock and its handshakes say nothing of them."""
+        if (one.labels, one.capacity, one.allocatable) != (other.labels, other.capacity, other.allocatable):
+            return False
+        return one.annotations == other.annotations or all(
+            one.annotations.get(key) == other.annotations.get(key)
+            for key in (one.annotations.keys() | other.annotations.keys()) - self._volatile
+        )
 
 
 class QuotaCache:
@@ -442,6 +450,7 @@ class SchedulerCache:
         return ClusterSnapshot(
             families=self.families,
             nodes=self.nodes.node_infos,
+            changes=self.nodes.changes,
             pods=self.pods.index,
             options=CycleOptions(order=self.preferences.devices, quota=quota),
             node_order=self.preferences.nodes,
@@ -482,8 +491,9 @@ class Resync:
         pending: Mapping[str, Binding] = {}
         binding = self._pods.binding
         while True:
+            writes = await in_slices(self._nodes.checking_handshakes())
             async with asyncio.TaskGroup() as group:
-                for name, annotations in self._nodes.check_handshakes().items():
+                for name, annotations in writes.items():
                     group.create_task(self._write(name, annotations), name=f"handshake of {name}")
                 for uid, assumed in old.items():
                     if self._pods.assumed.get(uid) == assumed:

@@ -8,7 +8,7 @@ each other, so each kube-scheduler asks the replica beside it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -17,28 +17,40 @@ from typing import Any, NoReturn
 from hami_plugin.aio import Backoff, cancelled, in_slices
 from hami_plugin.errors import ClusterError, HamiError, WireError
 from hami_plugin.log import logger
-from hami_plugin.model.views import PodView, node_view, pod_view
+from hami_plugin.model.views import PodPatch, PodView, node_view, pod_view
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.protocol.keys import ASSIGNED_NODE
-from hami_plugin.scheduler.engine.filter import FilterResult, NoDemand, filtering, node_info_for, simulating
+from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING
+from hami_plugin.scheduler.engine.admission import Allowed, Scheduling, crowded, reviewing
+from hami_plugin.scheduler.engine.capacity import impossible
+from hami_plugin.scheduler.engine.filter import (
+    FilterResult,
+    NoDemand,
+    filtering,
+    node_info_for,
+    simulating,
+    warming,
+)
 from hami_plugin.scheduler.engine.fit import PodFit
 from hami_plugin.scheduler.engine.node_info import with_legacy_register
-from hami_plugin.scheduler.engine.pod_info import UNASSIGNED, PodPatch, assignment
+from hami_plugin.scheduler.engine.pod_info import UNASSIGNED, assignment
+from hami_plugin.scheduler.engine.requests import Denied
 from hami_plugin.scheduler.extender.bind import PACE, Binder, NodeLocks, OvertakenError, UnsureError, repeated, write
 from hami_plugin.scheduler.extender.cache import Preferences, Resync, SchedulerCache
 from hami_plugin.scheduler.extender.payloads import (
     BindingArgs,
     ExtenderArgs,
     Json,
+    admission_response,
     binding_args,
     bound_result,
     extender_args,
     filter_result,
     mapping,
+    member,
+    name,
+    readable,
 )
 from hami_plugin.scheduler.extender.ports import Cluster
-from hami_plugin.scheduler.webhook.admission import Scheduling, crowded
-from hami_plugin.scheduler.webhook.review import Reviewer
 from hami_plugin.sdk import Family
 
 log = logger(__name__)
@@ -229,7 +241,7 @@ class Extender:
             async with binding.turn(args.uid):  # a decision that is being written is waited for
                 pod = await self._decided_pod(args)
                 binding.begin(pod, args.node)
-            await self._binder.bind(pod, args.node)
+            pod = await self._bind_newest(pod, args.node)
         except HamiError as error:
             settle = binding.mark_unknown if isinstance(error, UnsureError) else binding.end
             settle(args.uid)
@@ -238,6 +250,20 @@ class Extender:
             return {"Error": str(error)}
         self._events.pod(pod, BOUND, f"bound to node {args.node}", warning=False)
         return {"Error": ""}
+
+    async def _bind_newest(self, pod: PodView, node: str) -> PodView:
+        """Bind the pod as it is now. Where our watch has not shown yet that another scheduler has decided anew for the
+        same node, and is not binding it, that decision counts.
+        """
+        try:
+            await self._binder.bind(pod, node)
+        except OvertakenError as error:
+            said = error.found.annotations
+            if error.found.node or said.get(ASSIGNED_NODE) != node or said.get(BIND_PHASE) == PHASE_ALLOCATING:
+                raise
+            pod = error.found
+            await self._binder.bind(pod, node)
+        return pod
 
     async def _decided_pod(self, args: BindingArgs) -> PodView:
         """The pod with the decision for the node on it: from the cache, or from the API server. The decision may be
@@ -279,8 +305,9 @@ class Extender:
             "quotas": self._cluster.follow_quotas(self.cache.quotas.feed),
             "resync": self._resync.run(),
             "events": self._events.run(),
+            "warm-up": self._warm_up(),
         }
-        tasks: set[asyncio.Task[Any]] = {asyncio.create_task(loop, name=name) for name, loop in loops.items()}
+        tasks: set[asyncio.Task[Any]] = {asyncio.create_task(loop, name=role) for role, loop in loops.items()}
         stopped = asyncio.create_task(stop.wait(), name="stop")
         try:
             done, _ = await asyncio.wait({*tasks, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -291,6 +318,13 @@ class Extender:
         finally:
             for task in (stopped, *tasks):
                 await cancelled(task)
+
+    async def _warm_up(self) -> NoReturn:
+        """Once all is listed, prepare for the first filter beside whatever else is asked."""
+        await self.cache.synced()
+        await in_slices(warming(self.cache.snapshot(PodView(uid="", namespace="", name=""))))
+        await asyncio.Event().wait()
+        raise AssertionError("nothing sets it")
 
     def _started(self, answer: Coroutine[Any, Any, Json]) -> asyncio.Task[Json]:
         """A task of its own for the answer: it is finished also when nobody waits for it any more."""
@@ -305,6 +339,48 @@ class Extender:
         self._unfinished.add(task)
         task.add_done_callback(self._unfinished.discard)
         return task
+
+
+class Reviewer:
+    """Decides which pods are taken, and with which defaults. ``refuse_impossible``: not those that can never run."""
+
+    def __init__(self, cache: SchedulerCache, scheduling: Scheduling, *, refuse_impossible: bool) -> None:
+        self._cache = cache
+        self._scheduling = scheduling
+        self._refuse_impossible = refuse_impossible
+
+    async def review(self, asked: Json) -> Json:
+        """Answer in the version that was asked in. WireError when there is no request in it.
+
+        What is no pod that is being created is let through. Before the cluster is known only the pod itself is judged.
+        """
+        request = asked.get("request")
+        if not isinstance(request, Mapping):
+            raise WireError("admission review: no request", hint="send what the API server sends")
+        response = admission_response(str(request.get("uid", "")), await self._decided(request))
+        version = str(asked.get("apiVersion") or "admission.k8s.io/v1")
+        return {"apiVersion": version, "kind": "AdmissionReview", "response": response}
+
+    async def _decided(self, request: Json) -> Allowed | Denied:
+        pod = request.get("object")
+        kind = member(request, "kind", "admission review")
+        if not isinstance(pod, Mapping) or kind.get("kind") != "Pod" or request.get("operation") != "CREATE":
+            return Allowed()
+        if not isinstance(pod.get("spec"), Mapping):
+            raise WireError("admission review: a pod without a spec", hint="send what the API server sends")
+        if not crowded(pod):
+            readable(pod, "admission review")
+        metadata = {**member(pod, "metadata", "admission review")}
+        metadata["namespace"] = metadata.get("namespace") or name(request, "namespace", "admission review") or "default"
+        whole = {**pod, "metadata": metadata}  # a pod that is being created may not say its namespace yet
+        cache = self._cache
+        quota = cache.quotas.quota(metadata["namespace"], cache.pods.index, without=str(metadata.get("uid", "")))
+        return await in_slices(reviewing(whole, cache.families, self._scheduling, quota, self._impossible))
+
+    def _impossible(self, pod: PodView) -> str:
+        if not self._refuse_impossible:
+            return ""
+        return impossible(pod, self._cache.families, self._cache.nodes.largest)
 
 
 def why_pending(result: FilterResult, names: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from hami_plugin.telemetry.metrics import ApiCalls, gauge
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _OTHER = "Other"
-_WORDS = {UNREGISTERED: "NodeUnregistered"}
+_BY_TEXT = {UNREGISTERED: "NodeUnregistered"}
 _REASONS = frozenset(map(str, Reason))
 
 
@@ -82,7 +82,9 @@ class Metrics(ApiCalls):
     def refused(self, failed: Mapping[str, str]) -> None:
         """A filter's ``FailedNodes``: the reason for each node. What a text quotes of a pod is no reason."""
         for why, nodes in Counts(failed.values()).items():
-            for reason in _REASONS & {*map(plain, parse_summary(why))} or [_WORDS.get(why.partition(" (")[0], _OTHER)]:
+            for reason in _REASONS & {*map(plain, parse_summary(why))} or [
+                _BY_TEXT.get(why.partition(" (")[0], _OTHER)
+            ]:
                 self._nodes.labels(reason).inc(nodes)
 
     def certificate(self, expires: float) -> None:

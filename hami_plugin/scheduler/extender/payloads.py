@@ -11,17 +11,19 @@ from typing import Any
 
 from hami_plugin.errors import WireError
 from hami_plugin.model.views import node_view
+from hami_plugin.scheduler.engine.admission import Allowed
 from hami_plugin.scheduler.engine.filter import (
     FilterResult,
     NoDemand,
 )
 from hami_plugin.scheduler.engine.requests import Denied
-from hami_plugin.scheduler.webhook.admission import Allowed
 
 Json = Mapping[str, Any]
 
 FORBIDDEN, OK = 403, 200
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+_ONE = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?"
+_NAME = re.compile(_ONE)
+_NAMES = re.compile(rf"{_ONE}(?:\n{_ONE})*")
 _AS_STORED = "send what the API server has"
 
 
@@ -47,9 +49,17 @@ def extender_args(request: Json) -> ExtenderArgs:
         return ExtenderArgs(pod=pod, nodes=tuple(items))
     if not isinstance(names, list):
         raise WireError("filter request: neither NodeNames nor Nodes", hint="set nodeCacheCapable: true")
-    if not all(isinstance(one, str) and _NAME.fullmatch(one) for one in names):
+    if not _are_names(names):
         raise WireError("filter request: NodeNames has what is no name", hint=_AS_STORED)
     return ExtenderArgs(pod=pod, names=tuple(names))
+
+
+def _are_names(found: Sequence[object]) -> bool:
+    """Whether all are names as Kubernetes has them. There may be thousands, so they are looked at as one text."""
+    if not all(isinstance(one, str) for one in found):
+        return False
+    text = "\n".join(map(str, found))
+    return not found or (text.count("\n") == len(found) - 1 and _NAMES.fullmatch(text) is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +152,8 @@ def filter_result(args: ExtenderArgs, result: FilterResult | NoDemand) -> Json:
 
     answer: dict[str, Any] = {"FailedNodes": dict(failed), "Error": ""}
     if args.nodes is None:
-        return {**answer, "NodeNames": [name for name in args.names if left(name)]}
+        names = args.names if isinstance(result, NoDemand) else [chosen] if chosen else []
+        return {**answer, "NodeNames": list(names)}
     return {**answer, "Nodes": {"items": [node for node in args.nodes if left(node_view(node).name)]}}
 
 

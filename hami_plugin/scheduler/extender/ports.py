@@ -6,8 +6,7 @@ from typing import NoReturn, Protocol
 
 from hami_plugin.aio import Watched
 from hami_plugin.model.ports import Annotations, Subject
-from hami_plugin.model.views import Feed, NodeView, PodView, QuotaView
-from hami_plugin.scheduler.engine.pod_info import PodPatch
+from hami_plugin.model.views import Feed, NodeView, PodPatch, PodView, QuotaView
 
 
 class Cluster(Protocol):

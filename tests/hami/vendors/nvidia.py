@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import permutations
 
 from hami_plugin.model.links import Link, symmetric
+from hami_plugin.protocol.register import MigProfile
 from hami_plugin.scheduler.engine.devices import ORDER_KEY, Candidate, Context, DeviceState, Slice, asked
 from hami_plugin.scheduler.engine.fit import trial, walked
 from hami_plugin.scheduler.engine.policy import GO_TRUE, Policy
 from hami_plugin.scheduler.engine.reasons import Reason, summary
+from hami_plugin.sdk import Range
 from tests.hami import fits, values
 from tests.hami import fits as linked
+from tests.hami.compare import compared
 from tests.hami.fits import counted
 from tests.hami.parity import NO_PERCENTAGE, PLACED, Json, Parity, asks_fit, differences, pod_annotations, sound, uuids
 from vendors.nvidia import rules
 from vendors.nvidia.driver import link
 from vendors.nvidia.host import FAMILY
-from vendors.nvidia.rules import NUMA_BIND, policy
+from vendors.nvidia.rules import NUMA_BIND, Place, best_place, places_left, policy
 from vendors.nvidia.settings import NvidiaSettings
 
 LEVELS = {
@@ -98,22 +102,23 @@ def parity() -> Parity:
                 "D-110": (_numa_bound, _in_one_numa_node, PLACED),
                 "D-111": (_by_topology, _linked_best, PLACED),
                 "D-112": (_part_of_a_cut_card, _largest_instance, PLACED),
+                "D-114": (_placed_otherwise, _at_the_least_cost, ("placement", "applied", "usage_after")),
             }
         ),
     )
 
 
-def _select(question: Json) -> Json:
-    found = rules.choose(values.profiles(question["mig_caps"]), _occupied(question), question["mem"])
+def _select(question: Json, place: Place = best_place) -> Json:
+    found = rules.choose(values.profiles(question["mig_caps"]), _occupied(question), question["mem"], place)
     if found is None:
         return {"ok": False}
-    profile, place = found
+    profile, chosen = found
     return {
         "ok": True,
         "profile": profile.name,
         "memoryMB": profile.memory,
         "core": profile.cores,
-        "placement": {"start": place.start, "size": place.size},
+        "placement": {"start": chosen.start, "size": chosen.size},
     }
 
 
@@ -124,6 +129,52 @@ def _can_place(question: Json) -> Json:
 
 def _occupied(question: Json) -> tuple[Slice, ...]:
     return tuple(Slice(profile="", start=one["start"], size=one["size"]) for one in question.get("mig_occupied") or ())
+
+
+def hamis_place(profile: MigProfile, _profiles: object, occupied: Sequence[Range]) -> Range | None:
+    """The first free one: of 1g and 3g the highest, of others the lowest."""
+    return next(iter(places_left(profile, occupied)), None)
+
+
+def cost(profile: MigProfile, profiles: Sequence[MigProfile], occupied: Sequence[Range], place: Range) -> int:
+    """How many slices the places have that larger profiles lose."""
+
+    def possible(taken: Sequence[Range]) -> int:
+        slices = [set(range(start, start + size)) for start, size in taken]
+        places = [
+            one for other in profiles for one in other.placements if (one[1], other.slices) > (place[1], profile.slices)
+        ]
+        return sum(
+            size for start, size in places if all(taken.isdisjoint(range(start, start + size)) for taken in slices)
+        )
+
+    return possible(occupied) - possible([*occupied, place])
+
+
+def _policy_of_hami() -> Policy:
+    return replace(policy(NvidiaSettings()), book=partial(rules.book, place=hamis_place))
+
+
+def _placed_otherwise(question: Json) -> bool:
+    """HAMi's place costs larger instances more."""
+    if question["fn"] == "mig_select":
+        return _select(question) != _select(question, hamis_place)
+    if not asks_fit(question, FAMILY) or not question.get("apply"):
+        return False
+    ours, his = (fits.answer(question, one, parity()) for one in (policy(NvidiaSettings()), _policy_of_hami()))
+    return ours != his
+
+
+def _at_the_least_cost(question: Json, ours: Json, theirs: Json) -> bool:
+    """HAMi's is the first free place, ours the first that costs least."""
+    if question["fn"] == "fit":
+        return sound(question, ours) and fits.answered_by(question, theirs, _policy_of_hami(), parity())
+    known = values.profiles(question["mig_caps"])
+    profile = next(one for one in known if one.name == theirs["profile"])
+    taken = [(one.start, one.size) for one in _occupied(question)]
+    best = min(places_left(profile, taken), key=lambda place: cost(profile, known, taken, place))
+    here = {**theirs, "placement": {"start": best[0], "size": best[1]}}
+    return not compared(question, ours, here) and not compared(question, _select(question, hamis_place), theirs)
 
 
 def _bound(question: Json) -> bool:
@@ -182,7 +233,7 @@ def _as_hami(question: Json, theirs: Json) -> bool:
 
 
 def _of_all() -> Policy:
-    return replace(policy(NvidiaSettings()), charge=asked)
+    return replace(_policy_of_hami(), charge=asked)
 
 
 def _circumstances(question: Json) -> Context:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+import hypothesis
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from hami_plugin.model.links import Link, Links
@@ -14,10 +15,20 @@ from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.register import DeviceInfo, encode_json
 from hami_plugin.protocol.scores import encode_scores
-from hami_plugin.scheduler.engine.devices import ORDER_KEY
-from hami_plugin.scheduler.engine.filter import ClusterSnapshot, FilterResult, NodeInfoCache, filter_nodes, score_nodes
+from hami_plugin.scheduler.engine import filter as engine_filter
+from hami_plugin.scheduler.engine.devices import ORDER_KEY, Quota
+from hami_plugin.scheduler.engine.filter import (
+    ClusterSnapshot,
+    FilterCache,
+    FilterResult,
+    NodeInfoCache,
+    VerdictCache,
+    filter_nodes,
+    score_nodes,
+)
+from hami_plugin.scheduler.engine.fit import CycleOptions
 from hami_plugin.scheduler.engine.node_info import read_idle_node, read_node, scheduling_policies
-from hami_plugin.scheduler.engine.pod_info import PodIndex
+from hami_plugin.scheduler.engine.pod_info import ChangeLog, PodIndex
 from hami_plugin.scheduler.engine.topology import ChoiceCache, best_linked, best_places
 from tests.support.pods import families
 from tests.support.scale import examples
@@ -93,7 +104,7 @@ def plain(snapshot: ClusterSnapshot, views: dict[str, NodeView], pod: PodView) -
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(st.tuples(*(nodes(name) for name in NAMES)), EVENTS, st.sampled_from(("binpack", "spread")))
+@hypothesis.given(st.tuples(*(nodes(name) for name in NAMES)), EVENTS, st.sampled_from(("binpack", "spread")))
 def test_a_filter_that_keeps_what_it_knows_answers_as_one_that_starts_anew(first, events, order):
     views = {view.name: view for view in first}
     node_infos = {name: read_idle_node(view, FAMILIES).node_info for name, view in views.items()}
@@ -102,6 +113,7 @@ def test_a_filter_that_keeps_what_it_knows_answers_as_one_that_starts_anew(first
     for event, pod in events:
         if isinstance(event, NodeView):
             views[event.name], node_infos[event.name] = event, read_idle_node(event, FAMILIES).node_info
+            snapshot.changes.note(event.name)
         else:
             snapshot.pods.see(event, FAMILIES)
         ours, theirs = filter_nodes(snapshot, pod, NAMES), plain(snapshot, views, pod)
@@ -121,14 +133,14 @@ def test_a_node_that_nobody_changed_is_the_same_object_and_another_after_a_chang
     ledger, occupancy = PodIndex(), NodeInfoCache()
     ledger.see(taken, FAMILIES)
 
-    before = occupancy.of(FAMILIES, node_info, ledger.on("n0"))
-    again = occupancy.of(FAMILIES, node_info, ledger.on("n0"))
+    before = occupancy.of(FAMILIES, node_info, ledger.on("n0")).result
+    again = occupancy.of(FAMILIES, node_info, ledger.on("n0")).result
     ledger.see(replace(taken, phase="Running"), FAMILIES)
-    after = occupancy.of(FAMILIES, node_info, ledger.on("n0"))
+    after = occupancy.of(FAMILIES, node_info, ledger.on("n0")).result
 
     assert again is before
     assert after is not before
-    assert occupancy.of(FAMILIES, replace(node_info), ledger.on("n0")) is not after
+    assert occupancy.of(FAMILIES, replace(node_info), ledger.on("n0")).result is not after
 
 
 def test_nodes_that_are_gone_are_forgotten():
@@ -142,11 +154,146 @@ def test_nodes_that_are_gone_are_forgotten():
     assert occupancy.of(FAMILIES, node_infos[8], ()) is not known[8]
 
 
+def cards(name: str, memory: int = 8000) -> NodeView:
+    infos = [
+        DeviceInfo(id=f"{name}-g{n}", index=n, count=4, devmem=memory, devcore=100, type="NVIDIA A10", health=True)
+        for n in range(2)
+    ]
+    return NodeView(name=name, annotations={KEYS.register: encode_json(infos)})
+
+
+class Cluster:
+    """Alike nodes, and which of them a filter has worked out."""
+
+    def __init__(self, monkeypatch, size: int = 20, kept: FilterCache | None = None) -> None:
+        self.nodes = {f"n{n}": read_idle_node(cards(f"n{n}"), FAMILIES).node_info for n in range(size)}
+        self.pods = PodIndex()
+        self.snapshot = ClusterSnapshot(families=FAMILIES, nodes=self.nodes, pods=self.pods, kept=kept or FilterCache())
+        self.tried: list[str] = []
+        self.again: list[str] = []
+        """Where a pod was tried for itself, and not for all that ask alike."""
+        fitting = engine_filter.fitting
+
+        def noted(request, node_info, options):
+            (self.again if request.pod.uid else self.tried).append(node_info.node.name)
+            return fitting(request, node_info, options)
+
+        monkeypatch.setattr(engine_filter, "fitting", noted)
+
+    def filter(self, pod: PodView) -> list[str]:
+        """The nodes that were tried for pods like this one."""
+        self.tried.clear()
+        self.again.clear()
+        found = filter_nodes(self.snapshot, pod, self.nodes)
+        assert isinstance(found, FilterResult)
+        assert found.placed
+        return list(self.tried)
+
+
+def given(pod: PodView, node: str) -> PodView:
+    return replace(
+        pod, annotations={**pod.annotations, ASSIGNED_NODE: node, KEYS.allocated: f"{node}-g0,NVIDIA,500,0:;"}
+    )
+
+
+def test_for_a_pod_like_the_last_one_only_nodes_that_changed_are_tried(monkeypatch):
+    cluster = Cluster(monkeypatch)
+
+    assert sorted(cluster.filter(asking("a", 1, 500))) == sorted(cluster.nodes)
+    assert cluster.filter(asking("b", 1, 500)) == []
+
+    cluster.pods.see(given(asking("a", 1, 500), "n3"), FAMILIES)
+    cluster.nodes["n7"] = read_idle_node(cards("n7", memory=4000), FAMILIES).node_info
+    cluster.snapshot.changes.note("n7")
+    assert cluster.filter(asking("c", 1, 500)) == ["n3", "n7"]
+
+    cluster.pods.drop("a")
+    assert cluster.filter(asking("d", 1, 500)) == ["n3"]
+
+
+@hypothesis.given(st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans()), max_size=40), st.integers(2, 9))
+def test_a_log_of_changes_names_all_that_changed_or_says_that_it_does_not_know(steps, room):
+    log, changed, mark = ChangeLog(room), set(), 0
+    for name, read in steps:
+        log.note(name)
+        changed.add(name)
+        if read:
+            found = log.since(mark)
+            assert found is None or set(found) == changed
+            assert found is not None or len(changed) > room // 2
+            changed, mark = set(), log.mark
+    assert log.since(log.mark) == []
+
+
+def test_only_a_node_that_was_judged_for_another_pod_is_tried_once_more_to_place_a_pod(monkeypatch):
+    cluster = Cluster(monkeypatch)
+
+    cluster.filter(asking("a", 1, 500))
+    assert cluster.again == []
+    cluster.filter(asking("b", 1, 500))
+    assert cluster.again == ["n9"]
+
+
+def test_what_a_pod_had_before_is_free_for_itself_only(monkeypatch):
+    cluster = Cluster(monkeypatch, size=2)
+    whole = replace(
+        given(asking("a", 2, 8000), "n0"),
+        annotations={ASSIGNED_NODE: "n0", KEYS.allocated: "n0-g0,NVIDIA,8000,0:n0-g1,NVIDIA,8000,0:;"},
+    )
+    cluster.pods.see(whole, FAMILIES)
+    both = ("n0", "n1")
+
+    def failed(uid: str) -> set[str]:
+        found = filter_nodes(cluster.snapshot, asking(uid, 2, 8000), both)
+        assert isinstance(found, FilterResult)
+        return set(found.failed)
+
+    assert [failed(uid) for uid in "bababb"] == [{"n0"}, set(), {"n0"}, set(), {"n0"}, {"n0"}]
+
+
+def test_pods_that_differ_in_what_no_rule_reads_are_alike(monkeypatch):
+    cluster = Cluster(monkeypatch)
+    pod = asking("a", 1, 500)
+    cluster.filter(pod)
+
+    other = replace(pod, uid="b", name="b", labels={"index": "7"}, annotations={**pod.annotations, "batch/index": "7"})
+    assert cluster.filter(other) == []
+    assert cluster.filter(asking("c", 1, 600)) != []
+    limited = replace(pod, annotations={**pod.annotations, "nvidia.com/nouse-gpuuuid": "n3-g0"})
+    assert len(cluster.filter(limited)) == len(cluster.nodes)
+    assert cluster.filter(replace(limited, uid="d")) == []
+
+
+def test_verdicts_of_the_kinds_of_pods_that_came_longest_ago_go_first(monkeypatch):
+    cluster = Cluster(monkeypatch, kept=FilterCache(verdicts=VerdictCache(room=45)))
+    for memory in (500, 600, 500, 700):
+        cluster.filter(asking("a", 1, memory))
+
+    assert cluster.filter(asking("a", 1, 500)) == []
+    assert len(cluster.filter(asking("a", 1, 600))) == len(cluster.nodes)
+
+
+def test_a_quota_that_is_used_up_meanwhile_counts(monkeypatch):
+    cluster = Cluster(monkeypatch)
+    limits, pod = {"nvidia.com/gpumem": 1000}, asking("a", 1, 500)
+
+    def failed(used: int) -> int:
+        quota = Quota(limits=limits, used={"nvidia.com/gpumem": used})
+        found = filter_nodes(replace(cluster.snapshot, options=CycleOptions(quota=quota)), pod, cluster.nodes)
+        assert isinstance(found, FilterResult)
+        return len(found.failed)
+
+    assert [failed(used) for used in (500, 501, 500)] == [0, len(cluster.nodes), 0]
+    assert len(cluster.filter(pod)) == len(cluster.nodes)
+
+
 SIZES = st.integers(2, 7)
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(SIZES, st.randoms(use_true_random=False)), max_size=12), st.sampled_from((8, 60, 1 << 18)))
+@hypothesis.given(
+    st.lists(st.tuples(SIZES, st.randoms(use_true_random=False)), max_size=12), st.sampled_from((8, 60, 1 << 18))
+)
 def test_a_choice_that_was_found_before_is_the_one_that_would_be_found(questions, room):
     choices = ChoiceCache(room)
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hami_plugin.simulation
-from hami_plugin.allocation.identity import pending, preferred
+from hami_plugin.allocation.identity import HeldShares, PodReader, preferred
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.links import NO_LINKS, Link, Links
 from hami_plugin.model.machine import machine
@@ -355,7 +355,13 @@ def test_the_kubelet_is_told_the_same_choice_in_whatever_order_it_names_the_devi
     asked = chance.sample(devices, len(devices))
 
     told = preferred(
-        asked, required, count, waiting=pending([], {}, QUESTION, NODE), held={}, resource=COUNT, snapshot=shown
+        asked,
+        required,
+        count,
+        waiting=PodReader(QUESTION, NODE).pending([], HeldShares()),
+        held=HeldShares(),
+        resource=COUNT,
+        snapshot=shown,
     )
 
     assert set(told) == (set(best_of_all(sorted(devices), count, links, required)) if count else set())

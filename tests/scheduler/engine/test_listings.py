@@ -8,11 +8,11 @@ import pytest
 
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.scheduler.engine.admission import Allowed, Denied, Scheduling, review
 from hami_plugin.scheduler.engine.devices import MAX_BYTES, MAX_NAMES, AnnotationLists, DevicePool, NodeInfo, idle
 from hami_plugin.scheduler.engine.filter import try_nodes
 from hami_plugin.scheduler.engine.fit import CycleOptions, PodFit, Unschedulable
 from hami_plugin.scheduler.engine.node_info import scheduling_policies
-from hami_plugin.scheduler.webhook.admission import Allowed, Denied, Scheduling, review
 from hami_plugin.sdk import load_vendor, vendor_names
 from tests.support.pods import nvidia
 

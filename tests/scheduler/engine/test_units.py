@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from hami_plugin.allocation.identity import Found, Held, identify, pending, preferred, record
+from hami_plugin.allocation.capacity import beyond_request
+from hami_plugin.allocation.identity import Found, Held, HeldShares, PodReader, identify, preferred, record
 from hami_plugin.model.device import Snapshot, replica_ids
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.protocol.decisions import Question, claims, decode_devices, encode_devices, excess
+from hami_plugin.protocol.decisions import Question, claims, decode_devices, encode_devices
 from hami_plugin.protocol.keys import BIND_PHASE, PHASE_SUCCESS
 
 DECIDED = "toy.io/decided"
@@ -54,10 +55,10 @@ def test_each_resource_finds_its_own_containers_share() -> None:
 
 
 def test_the_kubelets_cores_are_known_by_the_cards_they_are_of() -> None:
-    waiting = pending((mixed(),), {}, CORES, "here")
+    waiting = PodReader(CORES, "here").pending((mixed(),), HeldShares())
 
-    found = identify(("a::0", "b::2", "a::1", "b::3"), waiting, {}, CORES)
-    other = identify(("a::0", "b::2", "a::1", "a::3"), waiting, {}, CORES)
+    found = identify(("a::0", "b::2", "a::1", "b::3"), waiting, HeldShares(), CORES)
+    other = identify(("a::0", "b::2", "a::1", "a::3"), waiting, HeldShares(), CORES)
 
     assert isinstance(found, Found)
     assert found.claim.container.name == "cores"
@@ -69,8 +70,8 @@ def test_as_many_cores_of_each_card_are_preferred_as_were_granted() -> None:
         FREE,
         (),
         4,
-        waiting=pending((mixed(),), {}, CORES, "here"),
-        held={},
+        waiting=PodReader(CORES, "here").pending((mixed(),), HeldShares()),
+        held=HeldShares(),
         resource="toy.io/core",
         snapshot=Snapshot(),
     )
@@ -79,14 +80,14 @@ def test_as_many_cores_of_each_card_are_preferred_as_were_granted() -> None:
 
 
 def test_what_was_handed_out_is_remembered_without_a_word_at_the_pod() -> None:
-    given = {one.key: one for one in (held(CORES, "cores"),)}
+    given = HeldShares([held(CORES, "cores")])
 
     half = record(mixed(), (CARDS, CORES), given)
 
     assert half.changes == {}
     assert not half.finished
-    assert pending((mixed(),), given, CORES, "here").next == ()
-    assert len(pending((mixed(),), given, CARDS, "here").next) == 1
+    assert PodReader(CORES, "here").pending((mixed(),), given).next == ()
+    assert len(PodReader(CARDS, "here").pending((mixed(),), given).next) == 1
 
 
 def test_a_pod_whose_containers_all_have_theirs_is_done() -> None:
@@ -106,8 +107,8 @@ def test_a_limit_in_percent_is_a_part_of_what_all_cores_are() -> None:
     )
     (claim,) = claims(pod, question)
 
-    assert excess(claim, question, {"a": 0}, {"a": 304}) == ""
-    assert "76 cores of a where container main may have 75" in excess(claim, question, {"a": 0}, {"a": 300})
+    assert beyond_request(claim, question, {"a": 0}, {"a": 304}) == ""
+    assert "76 cores of a where container main may have 75" in beyond_request(claim, question, {"a": 0}, {"a": 300})
 
 
 PARTS = Question(resource="toy.io/card", to_allocate="toy.io/wanted", allocated=DECIDED, also=("toy.io/percent",))

@@ -43,7 +43,7 @@ def test_a_pods_weights_are_its_annotation_or_even(case: Json):
 
 
 def words(order: str, pod: Json | None = None) -> tuple[str, ...]:
-    return Context(demand=Demand(device_type="toy", count=1), pod=view(pod), order=order).words
+    return Context(demand=Demand(device_type="toy", count=1), pod=view(pod), order=order).orders
 
 
 @asks("policy_util", "GetGPUSchedulerPolicyByPod")

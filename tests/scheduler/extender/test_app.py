@@ -153,7 +153,7 @@ LOOPS = {
     "nodes": watch_of("nodes"),
     "pods": watch_of("pods"),
     "quotas": watch_of("resourcequotas"),
-    "resync": (NodeCache, "check_handshakes", broken),
+    "resync": (NodeCache, "checking_handshakes", broken),
     "events": (EventRecorder, "run", ended),
 }
 

@@ -34,6 +34,13 @@ def review(pod: dict[str, Any]) -> dict[str, Any]:
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
 
 
+def lent(name: str) -> dict[str, Any]:
+    """A pod with MIG instances, which kube-scheduler counts by itself."""
+    pod = manifest(name, gpus=0)
+    pod["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/mig-1g.5gb": "1"}}
+    return pod
+
+
 async def test_a_pod_is_admitted_placed_and_bound_over_tls(server: SimulatedApiServer, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "made")
     pair = authority.pair("here")
@@ -58,6 +65,13 @@ async def test_a_pod_is_admitted_placed_and_bound_over_tls(server: SimulatedApiS
         assert ",3000," in annotations(stored)[KEYS.to_allocate]
         assert annotations(stored)[BIND_PHASE] == PHASE_ALLOCATING
         await until(lambda: {"FilteringSucceed", "BindingSucceed"} <= set(reasons(server, "a")))
+
+        instance = lent("by-count")
+        admitted = (await running.post("/webhook?timeout=10s", review(instance)))["response"]
+        assert (admitted["allowed"], admitted.get("patch")) == (True, None)
+        pod = server.create_pod(instance)
+        assert (await running.post("/filter", ask(server, pod)))["NodeNames"] == ["n1", "n2"]
+        assert server.pod("team", "by-count") == pod
 
         scrape = (await running.get("/metrics"))[1]
         assert 'hami_plugin_scheduler_requests_total{outcome="answered",path="/bind"} 1.0' in scrape
@@ -108,7 +122,7 @@ async def test_a_bad_configuration_is_said_on_one_screen(tmp_path: Path) -> None
         sys.executable, "-m", "hami_plugin", "scheduler", "--tls-cert", "/nowhere/tls.crt", "--listen", "here:many",
         cwd=ROOT, stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    _, said = await asyncio.wait_for(process.communicate(), 20)
+    _, said = await asyncio.wait_for(process.communicate(), 120)
 
     assert process.returncode == 2
     assert b"scheduler.listenHost" in said

@@ -138,7 +138,7 @@ async def test_a_pod_is_not_bound_to_a_node_whose_daemon_went_while_it_waited(se
 
 async def test_a_bind_that_is_asked_for_once_more_is_the_same_bind(server, tmp_path):
     """A kube-scheduler that gave up waiting asks again: the second bind must not outlive the decision it was for."""
-    async with serving(server, tmp_path, replace(HURRY, lock_timeout=0.5)) as service:
+    async with serving(server, tmp_path, replace(HURRY, lock_timeout=3.0)) as service:
         await until(lambda: len(service.cache.nodes.node_infos) == 2)
         pod, first = await being_bound(server, service)
         await asyncio.sleep(0.3)

@@ -7,6 +7,7 @@ import pytest
 
 from tools import gpu_check
 from tools.gpu_check.library import READS, Timings, WriteRefusedError, loader
+from vendors.nvidia.mig import CHANGES
 
 WRITES = re.compile(r"nvml(?!EventSet)\w*(Set|Create|Destroy|Reset|Clear|Modify|Remove|Discover|Freeze)[A-Z]?\w*")
 SOURCES = sorted(Path(gpu_check.__file__).parent.glob("*.py"))
@@ -50,6 +51,15 @@ def test_the_glass_times_what_reads(library):
 
     assert timings.called == {"nvmlInit_v2", "nvmlShutdown"}
     assert timings.summary()["nvmlShutdown"]["calls"] == 1
+
+
+def test_with_changes_asked_for_only_those_of_mig_pass(machine):
+    behind_glass = loader(Timings(), CHANGES)(machine("dgx-h200").settings()["nvmlLibrary"])
+
+    assert {name for name in CHANGES if not hasattr(behind_glass, name)} == set()
+    assert all(WRITES.fullmatch(name) and not READS.fullmatch(name) for name in CHANGES)
+    with pytest.raises(WriteRefusedError):
+        getattr(behind_glass, "nvmlDeviceSetComputeMode")  # noqa: B009  # the name is the point
 
 
 def test_a_function_that_the_library_lacks_is_missing_behind_the_glass_too(library):

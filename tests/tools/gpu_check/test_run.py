@@ -9,15 +9,21 @@ import pytest
 import yaml
 
 from tests.support.scale import spread
+from vendors.nvidia.simulation.state import STATE, opened
 
 ROOT_ONLY = "nvmlDeviceGetGpuInstancePossiblePlacements_v2:4"
 
 
 @pytest.mark.parametrize(("profile", "cards"), spread([("dgx-h200", 8), ("dgx-h100", 8), ("t4-4-pcie", 4)], part=3))
-def test_an_untouched_simulation_is_what_it_claims_to_be(profile, cards, machine, check):
-    result = check(machine(profile))
+def test_an_untouched_simulation_is_what_it_claims_to_be_and_stays_as_it_was(profile, cards, machine, check):
+    simulator = machine(profile)
+    state = simulator.directory / "state"
+    before = state.read_bytes()
+
+    result = check(simulator)
 
     assert result.status == 0, result.output
+    assert state.read_bytes() == before, "the check leaves the machine as it was"
     assert result.report["result"] == "same"
     assert result.differing() == set()
     assert result.checks("not done") == []
@@ -122,6 +128,7 @@ def test_a_wait_that_does_not_wait_differs(machine, check):
     assert result.checks("same", "events", "wait with no card registered")
 
 
+@pytest.mark.full
 def test_what_needs_root_is_not_done_and_no_difference(machine, check):
     simulator = machine("dgx-h200")
     simulator.inject("fail-call", None, ROOT_ONLY)
@@ -176,6 +183,77 @@ def test_a_card_in_mig_mode_is_an_administrators_choice(machine, check):
     assert result.checks("same", "kubelet", "allocatable")[0]["observed"] == 70
 
 
+def test_the_instances_of_a_card_are_compared_with_its_table_and_the_kernels_files(machine, check):
+    simulator = machine("a100-pcie-2-mig")
+
+    result = check(simulator)
+
+    assert result.status == 0, result.output
+    assert len(result.checks("same", "MIG instances", "MIG devices by index", card=0)[0]["observed"]) == 4
+    assert result.checks("same", "MIG instances", "places", card=0)[0]["observed"] == [[0, 2], [2, 1], [3, 1], [4, 4]]
+    assert result.checks("same", "MIG instances", "3g.40gb at 4: number", card=0)[0]["observed"] == 2
+    assert result.checks("not applicable", "MIG instances", "instances", card=1)
+    simulator.inject("no-nodes", value=1)
+
+    assert check(simulator).differing() == {
+        ("MIG instances", 0, f"{name}: nodes")
+        for name in ("3g.40gb at 4", "2g.20gb at 0", "1g.10gb at 2", "1g.10gb at 3")
+    }
+
+
+def _state(simulator):
+    """What MIG has left of a card: its mode, its instances, their files."""
+    with opened(simulator.directory / STATE) as state:
+        cards = [
+            (one.mig_current, one.mig_pending, sum(bool(gi.serial) for gi in one.gpu_instances))
+            for one in state.devices
+        ]
+    return cards, sorted(path.name for path in (simulator.directory / "dev/nvidia-caps").glob("*"))
+
+
+def test_changes_are_made_on_an_idle_card_and_undone(machine, check):
+    simulator = machine("a100-pcie-2-mig")
+    before = _state(simulator)
+
+    result = check(simulator, "--mutate")
+
+    assert result.status == 0, result.output
+    changes = result.checks(area="MIG changes")
+    assert {one["verdict"] for one in changes} == {"same"}
+    assert {one["card"] for one in changes} == {1}
+    assert len(changes) == 5 * 25 + 1
+    assert result.report["times"]["calls"]["nvmlComputeInstanceDestroy"]["calls"] == 50
+    assert _state(simulator) == before
+
+
+@pytest.mark.full
+def test_changes_that_fail_leave_the_card_as_it_was(machine, check):
+    simulator = machine("a100-pcie-2-mig")
+    before = _state(simulator)
+    simulator.inject("fail-call", 1, "nvmlGpuInstanceCreateComputeInstance:999")
+
+    result = check(simulator, "--mutate")
+
+    assert result.status == 1
+    assert {(area, card) for area, card, _ in result.differing()} == {("MIG changes", 1)}
+    assert len(result.differing()) == 25
+    assert _state(simulator) == before
+
+
+def test_a_card_that_somebody_uses_is_not_changed(machine, check):
+    simulator = machine("a100-pcie-2-mig")
+    simulator.inject("process", 1, "4242:100")
+    before = _state(simulator)
+
+    result = check(simulator, "--mutate")
+
+    assert result.status == 0, result.output
+    (why,) = result.checks("not done", "MIG changes")
+    assert "4 GPU instance(s)" in why["why"]
+    assert "processes use the card: 4242" in why["why"]
+    assert _state(simulator) == before
+
+
 def test_without_a_library_the_status_is_three_and_the_remedy_is_named(check, tmp_path):
     result = check(None, "--nvml-library", str(tmp_path / "none.so"))
 
@@ -205,17 +283,6 @@ def test_a_card_that_hangs_ends_the_check_at_its_deadline_with_the_place(machine
 
     assert result.status == 1
     assert re.search(r"Timeout.*vendors/nvidia/nvml\.py", result.errors, re.DOTALL)
-
-
-def test_the_check_leaves_the_machine_as_it_was(machine, check):
-    simulator = machine("dgx-h200")
-    state = simulator.directory / "state"
-    before = state.read_bytes()
-
-    result = check(simulator)
-
-    assert result.status == 0
-    assert state.read_bytes() == before
 
 
 def _profiles():

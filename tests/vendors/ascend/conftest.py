@@ -13,7 +13,7 @@ from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device
 from hami_plugin.model.machine import Machine
 from hami_plugin.sdk import Family
-from hami_plugin.simulation.machines import load_machine
+from tests.support.rigs import known
 from vendors.ascend import VENDOR
 from vendors.ascend.driver import AscendDriver
 from vendors.ascend.settings import AscendSettings
@@ -44,7 +44,7 @@ class Rig:
 @pytest.fixture
 def rig(tmp_path: Path) -> Callable[..., Rig]:
     def build(profile: str | Machine, **configuration: Any) -> Rig:
-        machine = profile if isinstance(profile, Machine) else load_machine(profile)
+        machine = profile if isinstance(profile, Machine) else known(profile)
         simulator = simulate(machine, tmp_path / machine.name)
         settings = AscendSettings.model_validate({**simulator.settings(), **configuration})
         driver = AscendDriver(settings, HostPaths(), sleep=lambda _seconds: None)

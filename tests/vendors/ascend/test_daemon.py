@@ -12,7 +12,7 @@ import yaml
 from cdi.directories import load
 from hami_plugin.demo.node import CONFIGURATION, NODE, SimulatedNode, simulated_node
 from hami_plugin.demo.play import play
-from hami_plugin.demo.pods import container, pod
+from hami_plugin.demo.steps import container, pod
 from hami_plugin.inventory.cdi_specs import file_name
 from hami_plugin.protocol.decisions import decode_devices
 from hami_plugin.protocol.register import decode_json
@@ -31,8 +31,8 @@ async def running():
             configuration = {**CONFIGURATION, **configuration}
             stage = await stack.enter_async_context(simulated_node(profile, configuration=configuration))
             await stage.start_daemon()
-            await stage.until(lambda: stage.kubelet.allocatable(stage.resource) > 0, "the first offer", 20)
-            await stage.until(lambda: bool(stage.registered()), "the first register", 20)
+            await stage.until(lambda: stage.kubelet.allocatable(stage.resource) > 0, "the first offer")
+            await stage.until(lambda: bool(stage.registered()), "the first register")
             return stage
 
         yield build
@@ -74,7 +74,7 @@ async def test_a_template_is_scheduled_handed_out_and_withdrawn_with_its_npu(run
     await stage.until(lambda: stage.kubelet.allocatable(stage.resource) == 7 * 4, "the loss at the kubelet")
     await stage.until(lambda: (7, LARGE, False) in entries(stage, LARGE), "the loss in the annotation")
     stage.hardware.simulator.inject("back", 7)
-    await stage.until(lambda: stage.kubelet.allocatable(stage.resource) == 8 * 4, "the recovery", 20)
+    await stage.until(lambda: stage.kubelet.allocatable(stage.resource) == 8 * 4, "the recovery")
 
 
 @pytest.mark.full
@@ -113,7 +113,7 @@ async def test_each_family_is_told_of_its_own_npus_alone(running, tmp_path):
 async def test_chips_that_a_node_lacks_hold_up_no_readiness(running):
     stage = await running("ascend-310p-8")
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (said := await stage.readiness())["ready"]:  # noqa: ASYNC110  # it is asked over HTTP
             await asyncio.sleep(0.05)
 

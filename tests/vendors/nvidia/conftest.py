@@ -9,7 +9,7 @@ import pytest
 
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.machine import Machine
-from hami_plugin.simulation.machines import load_machine
+from tests.support.rigs import known
 from vendors.nvidia.driver import NvmlDriver
 from vendors.nvidia.settings import NvidiaSettings
 from vendors.nvidia.simulation import NvmlSimulator, simulate
@@ -38,7 +38,7 @@ def rig(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
     drivers = []
 
     def build(profile: str = "dgx-h100", **settings: Any) -> Rig:
-        machine = load_machine(profile)
+        machine = known(profile)
         simulator = simulate(machine, tmp_path / profile)
         chosen = NvidiaSettings.model_validate({**simulator.settings(), **settings})
         driver = NvmlDriver(chosen, HostPaths())

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.simulation.machines import load_machine, machine_names
+from hami_plugin.simulation.machines import machine_names
+from tests.support.rigs import known
 from tests.support.simulated_driver import SimulatedDriver
 from vendors.nvidia.driver import link
 from vendors.nvidia.xid import XidPolicy
@@ -15,7 +16,7 @@ from vendors.nvidia.xid import XidPolicy
 # The driver in Python knows no MIG, so a machine that is cut into instances has nothing to be compared with.
 PROFILES = [
     machine.name
-    for machine in (load_machine(name) for name in machine_names())
+    for machine in (known(name) for name in machine_names())
     if machine.vendor == "nvidia" and not any(device.extra.get("mig") for device in machine.devices)
 ]
 

@@ -44,10 +44,7 @@ def spec_of(rig: Any) -> Spec:
     nvidia = family(rig.settings)
     named: dict[str, Any] = {}
     for device in seen(rig):
-        named |= {
-            device.uuid: nvidia.node.device_edits(device, HOST),
-            str(device.index): nvidia.node.device_edits(device, HOST),
-        }
+        named |= dict.fromkeys((device.uuid, device.number), nvidia.node.device_edits(device, HOST))
         named |= nvidia.node.slices(device, HOST)
     devices = tuple(SpecDevice(name=name, edits=edits) for name, edits in named.items())
     return Spec(kind=Kind.parse(nvidia.node.delivery.kind), devices=devices, edits=nvidia.node.shared_edits(HOST))
@@ -68,6 +65,26 @@ def test_a_machines_spec_is_the_reviewed_one(profile: str, rig: Callable[..., An
         golden.write_text(text, encoding="utf-8")
     assert json.loads(text) == json.loads(golden.read_text(encoding="utf-8"))
     assert read(text, golden.name).names == spec_of(machine).names
+
+
+def test_a_machines_instances_are_described_alike_by_themselves_and_by_their_card(rig: Callable[..., Any]) -> None:
+    by_card = {device.name: device.edits for device in spec_of(rig("a100-pcie-2-mig")).devices}
+
+    alone = {device.name: device.edits for device in spec_of(rig("a100-pcie-2-mig", migStrategy="mixed")).devices}
+
+    cut = {"GPU-00000000-5150-4ccd-8a11-667bc5cd0000", "0"}
+    assert alone == {name: edits for name, edits in by_card.items() if name not in cut}
+    assert len([name for name in alone if name.startswith("MIG-")]) == 4
+
+
+def test_an_instance_without_a_capability_in_the_kernels_list_cannot_be_described(rig: Callable[..., Any]) -> None:
+    machine = rig("a100-pcie-2-mig", migStrategy="mixed")
+    nvidia = family(machine.settings)
+    first, *_ = seen(machine)
+    (Path(machine.settings.proc_root) / "driver/nvidia-caps/mig-minors").write_text("config 1\n")
+
+    with pytest.raises(HamiError, match="the kernel lists no capability of MIG-"):
+        nvidia.node.device_edits(first, HOST)
 
 
 def test_a_card_adds_its_own_nodes_and_nobody_elses(rig: Callable[..., Any]) -> None:
@@ -142,7 +159,7 @@ def test_instances_are_discovered_with_their_numbers_and_profiles(rig: Callable[
     cut, whole = seen(rig("a100-pcie-2-mig"))
 
     assert [(one.index, one.gi, one.ci, one.profile) for one in instances(cut)] == [
-        (0, 1, 0, "3g.40gb"),
+        (0, 2, 0, "3g.40gb"),
         (1, 3, 0, "2g.20gb"),
         (2, 9, 0, "1g.10gb"),
         (3, 10, 0, "1g.10gb"),
@@ -160,7 +177,7 @@ def test_an_instance_opens_its_card_and_its_own_two_capabilities(rig: Callable[.
 
     assert named[first.uuid] == named["0:0"]
     listed = read_capabilities(machine.settings.proc_root).minors
-    own = [listed["gpu0/gi1/access"], listed["gpu0/gi1/ci0/access"]]
+    own = [listed["gpu0/gi2/access"], listed["gpu0/gi2/ci0/access"]]
     assert nodes(named["0:0"]) == ["/dev/nvidia0", *(f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in own)]
     assert len({tuple(nodes(edits)) for edits in named.values()}) == 4
     for node in named["0:0"].device_nodes:

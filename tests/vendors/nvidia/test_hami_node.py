@@ -8,7 +8,17 @@ from dataclasses import replace
 from functools import cache
 
 from hami_plugin.allocation.allocator import question_of
-from hami_plugin.allocation.identity import Found, Held, Identity, Pending, Unknown, identify, pending, preferred
+from hami_plugin.allocation.identity import (
+    Found,
+    Held,
+    HeldShares,
+    Identity,
+    Pending,
+    PodReader,
+    Unknown,
+    identify,
+    preferred,
+)
 from hami_plugin.model.device import Device, Snapshot, physical_id
 from hami_plugin.model.links import NO_LINKS
 from hami_plugin.model.placement import Grant
@@ -110,7 +120,9 @@ def preference(available: Sequence[str], required: Sequence[str], size: int, wan
     devices = [Device(uuid=one, family="NVIDIA", index=n, model="x", memory=1) for n, one in enumerate(cards)]
     waiting = Pending(next=(claim,) if wanted else (), unannotated=(), unreadable=())
     snapshot = Snapshot(devices=tuple(devices), links=NO_LINKS)
-    return list(preferred(available, required, size, waiting=waiting, held={}, resource=GPU, snapshot=snapshot))
+    return list(
+        preferred(available, required, size, waiting=waiting, held=HeldShares(), resource=GPU, snapshot=snapshot)
+    )
 
 
 @asks("nvidia_device_plugin", "selectPreferredDeviceIDsFromAnnotatedDevices")
@@ -161,10 +173,10 @@ def spelt(value: Json) -> Json:
 
 def identities(requests: Sequence[Sequence[str]], pods: Sequence[PodView]) -> list[Identity]:
     """Who asks, for each of the kubelet's requests in turn. It stops at the first that nobody asks for."""
-    held: dict[tuple[str, str, str], Held] = {}
+    held = HeldShares()
     found: list[Identity] = []
     for ids in requests:
-        one = identify(ids, pending(pods, held, question(), NODE), held, question())
+        one = identify(ids, PodReader(question(), NODE).pending(pods, held), held, question())
         found.append(one)
         if not isinstance(one, Found):
             return found
@@ -178,7 +190,7 @@ def identities(requests: Sequence[Sequence[str]], pods: Sequence[PodView]) -> li
             ids=frozenset(ids),
             grants=claim.grants,
         )
-        held[handed.key] = handed
+        held.put(handed)
     return found
 
 

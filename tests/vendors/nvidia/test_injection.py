@@ -14,22 +14,28 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.sdk import Injection
 from tests.support.hami import answers
-from vendors.nvidia.injection import inject, leftovers, missing_library
+from vendors.nvidia import injection
+from vendors.nvidia.injection import leftovers, missing_library
 from vendors.nvidia.settings import NvidiaSettings
 
 VECTORS = Path(__file__).parents[2] / "vectors/hami-tests/nvidia_device_plugin.json"
 HOOK = Path("/usr/local")
 
 
+def inject(settings: NvidiaSettings, given: Assignment, node: HostFiles) -> Injection:
+    """As the family's node side calls it."""
+    return injection.inject(settings, settings.delivery, given, node)
+
+
 def host(tmp_path: Path, *files: str, hook: Path = HOOK) -> HostFiles:
     """A host whose hook directory and /dev are in ``tmp_path``; ``files`` are host paths that exist."""
-    paths = HostPaths(hook=hook, hook_view=tmp_path / "hook", dev=tmp_path / "dev")
-    for name in files:
-        place = tmp_path / name.lstrip("/") if name.startswith("/dev") else paths.seen(name)
+    node = HostFiles(paths=HostPaths(hook=hook, hook_view=tmp_path / "hook", dev=tmp_path / "dev"))
+    for place in map(node.seen, files):
         place.parent.mkdir(parents=True, exist_ok=True)
         place.touch()
-    return HostFiles(paths=paths)
+    return node
 
 
 def share(name: str, memory: int = 3000, cores: int = 30, index: int = 0, minor: int | None = None) -> Share:
@@ -55,24 +61,24 @@ def assignment(
 def test_hamis_golden_allocation_comes_out(tmp_path: Path) -> None:
     node = host(tmp_path, "/usr/local/vgpu/libvgpu.so.v2.10.0")
 
-    injection = inject(NvidiaSettings(), assignment(share("GPU-a")), node)
+    given = inject(NvidiaSettings(), assignment(share("GPU-a")), node)
 
     cache = uuid.uuid5(uuid.NAMESPACE_OID, "1111/main")
-    assert list(injection.edits.env.items()) == [
+    assert list(given.edits.env.items()) == [
         ("NVIDIA_VISIBLE_DEVICES", "GPU-a"),
         ("CUDA_DEVICE_MEMORY_LIMIT_0", "3000m"),
         ("CUDA_DEVICE_SM_LIMIT", "30"),
         ("CUDA_DEVICE_MEMORY_SHARED_CACHE", f"/usr/local/vgpu/{cache}.cache"),
         ("LIBCUDA_LOG_LEVEL", "1"),
     ]
-    assert injection.edits.mounts == (
+    assert given.edits.mounts == (
         Mount(host_path="/usr/local/vgpu/libvgpu.so.v2.10.0", container_path="/usr/local/vgpu/libvgpu.so"),
         Mount(host_path="/usr/local/vgpu/containers/1111_main", container_path="/usr/local/vgpu", read_only=False),
         Mount(host_path="/usr/local/vgpu/containers/1111_main", container_path="/tmp/vgpulock", read_only=False),
         Mount(host_path="/usr/local/vgpu/ld.so.preload", container_path="/etc/ld.so.preload"),
     )
-    assert injection.edits.device_nodes == ()
-    assert injection.directories == (Path("/usr/local/vgpu/containers/1111_main"),)
+    assert given.edits.device_nodes == ()
+    assert given.directories == (Path("/usr/local/vgpu/containers/1111_main"),)
 
 
 def recorded() -> list[Any]:
@@ -180,7 +186,7 @@ def differing(node: HostFiles, **settings: Any) -> Mapping[str, str]:
 
 def with_library(tmp_path: Path, content: bytes) -> HostFiles:
     node = host(tmp_path, "/usr/local/vgpu/libvgpu.so")
-    node.writable("/usr/local/vgpu/libvgpu.so").write_bytes(b"\x7fELF" + bytes(300_000) + content + bytes(300_000))
+    node.seen("/usr/local/vgpu/libvgpu.so").write_bytes(b"\x7fELF" + bytes(300_000) + content + bytes(300_000))
     return node
 
 
@@ -339,7 +345,7 @@ def test_a_host_without_hami_core_is_told_by_name_whatever_a_runtime_has_left_th
     node = host(tmp_path)
     if left == "directories":
         for name in ("libvgpu.so", "ld.so.preload"):
-            node.writable(f"/usr/local/vgpu/{name}").mkdir(parents=True)
+            node.seen(f"/usr/local/vgpu/{name}").mkdir(parents=True)
 
     problem = missing_library(NvidiaSettings(), node)
 
@@ -348,7 +354,7 @@ def test_a_host_without_hami_core_is_told_by_name_whatever_a_runtime_has_left_th
 
 def test_a_host_with_hami_core_lacks_nothing(tmp_path: Path) -> None:
     node = host(tmp_path, "/usr/local/vgpu/libvgpu.so.v2.10.0")
-    node.writable("/usr/local/vgpu/ld.so.preload").write_text("/usr/local/vgpu/libvgpu.so\n")
+    node.seen("/usr/local/vgpu/ld.so.preload").write_text("/usr/local/vgpu/libvgpu.so\n")
 
     assert missing_library(NvidiaSettings(), node) == ""
 
@@ -367,7 +373,7 @@ def test_a_preload_file_that_does_not_name_the_mounted_library_is_told_with_the_
     text: str, named: str, tmp_path: Path
 ) -> None:
     node = host(tmp_path, "/opt/hami/vgpu/libvgpu.so", hook=Path("/opt/hami"))
-    node.writable("/opt/hami/vgpu/ld.so.preload").write_text(text)
+    node.seen("/opt/hami/vgpu/ld.so.preload").write_text(text)
 
     problem = missing_library(NvidiaSettings(), node)
 
@@ -381,7 +387,7 @@ def test_a_preload_file_that_does_not_name_the_mounted_library_is_told_with_the_
 )
 def test_the_mounted_library_may_be_one_of_several_that_are_preloaded(text: str, tmp_path: Path) -> None:
     node = host(tmp_path, "/opt/hami/vgpu/libvgpu.so", hook=Path("/opt/hami"))
-    node.writable("/opt/hami/vgpu/ld.so.preload").write_text(text)
+    node.seen("/opt/hami/vgpu/ld.so.preload").write_text(text)
 
     assert missing_library(NvidiaSettings(), node) == ""
 

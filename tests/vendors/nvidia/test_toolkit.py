@@ -15,8 +15,8 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device
 from vendors.nvidia import VENDOR
 from vendors.nvidia.host import Instance
+from vendors.nvidia.injection import specification
 from vendors.nvidia.settings import NvidiaSettings
-from vendors.nvidia.toolkit import specification
 
 HOST = HostFiles(paths=HostPaths())
 KIND = "k8s.device-plugin.nvidia.com/gpu"

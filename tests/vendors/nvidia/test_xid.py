@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hami_plugin.model.device import Action
-from vendors.nvidia.xid import TABLE, XidPolicy, parse_selection
+from vendors.nvidia.xid import TABLE, XidPolicy, of_one_instance, parse_selection
 
 
 @pytest.mark.scenario("D6")
@@ -36,6 +36,22 @@ def test_a_card_fault_asks_for_what_the_table_says(number: int, action: Action) 
     assert fault is not None
     assert (fault.reason, fault.action) == (f"Xid{number}", action)
     assert fault.message.startswith(f"XID {number}: ")
+
+
+@pytest.mark.parametrize(
+    ("number", "alone"),
+    [(94, True), (31, True), (32, True), (92, True), (999, True)]
+    + [(number, False) for number in (48, 63, 64, 74, 79, 95, 119, 120)],
+)
+def test_what_needs_a_reset_is_every_instances_but_for_contained_memory_errors(number: int, alone: bool) -> None:
+    assert of_one_instance(number) is alone
+
+
+def test_an_instance_with_a_contained_error_has_another_chance_without_a_reset() -> None:
+    fault = XidPolicy().fault(94, contained=True)
+
+    assert fault is not None
+    assert (fault.reason, fault.action) == ("Xid94", Action.DRAIN)
 
 
 def test_hami_and_we_ignore_the_same_xids_by_default() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +59,7 @@ def _unit(machine: Machine, place: int, condition: NpuCondition) -> str:
     device = machine.devices[place]
     ids = " ".join(str(device.extra[key]) for key in ("card_id", "device_id"))
     numbers = f"{device.extra['aicore']} {device.extra['logic_id']} {device.extra['phy_id']}"
-    die = " ".join(str(int(word, 16) if condition.die else 0) for word in device.uuid.split("-"))
+    die = " ".join(str(int(part, 16) if condition.die else 0) for part in device.uuid.split("-"))
     health = f"{condition.health} {ERROR if condition.health else 0:x}"
     present = f"{health} {condition.code} {int(condition.hangs)} {int(condition.shared)}"
     return f"npu {ids} {device.model} {numbers} {die} {device.pci} {present}"
@@ -109,7 +109,12 @@ LIBRARY = "libdcmi.so"
 DRIVER_GONE = -8005
 _LOST = -8008
 _STATE, _LIBRARY_STATE = "faults.json", "npus"
-FAULTS = ("lost", "back", "unhealthy", "hang", "garbage", "unshared", "unplug", "plug", "driver-gone", "driver-back")
+FAULTS = (
+    *("lost", "back", "unhealthy", "hang", "garbage", "unshared", "unplug", "plug", "driver-gone", "driver-back"),
+    *("vnpu", "vnpu-used", "order"),
+)
+_VNPUS, _ORDER = "vnpus", "order"
+"""Beside the library: the virtual NPUs, and what becomes of the next call of a kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,19 +135,40 @@ class NpuSimulator:
     def inject(self, fault: str, device: int | None = None, value: int | str = 0) -> None:
         """Cause a fault, of one NPU (its place in the profile) or of all. ValueError lists the names.
 
-        ``value`` of ``unhealthy`` is DCMI's grade, 3 unless given.
+        ``value`` of ``unhealthy`` is DCMI's grade, 3 unless given. ``vnpu`` cuts an NPU by a template, ``vnpu-used``
+        says how many processes have its virtual NPUs open, and ``order`` what becomes of a call: ``create after``.
         """
         if fault not in FAULTS:
             raise ValueError(f"no fault is named {fault!r}; choose from: {', '.join(FAULTS)}")
         places = range(len(self.machine.devices))
         if device is not None and device not in places:
             raise ValueError(f"there is no NPU {device}; {self.machine.name} has {len(places)}")
+        if fault == "order":
+            (self.directory / _ORDER).write_text(str(value), encoding="ascii")
+            return
         with self._state() as state:
-            if fault.startswith("driver-"):
+            if fault.startswith("vnpu"):
+                self._cut(fault, places if device is None else (device,), value)
+            elif fault.startswith("driver-"):
                 state["driver"] = DRIVER_GONE if fault == "driver-gone" else 0
             else:
                 for place in places if device is None else (device,):
                     _suffer(state["npus"][place], fault, int(value))
+
+    def _cut(self, fault: str, places: Iterable[int], value: int | str) -> None:
+        """Change the list of virtual NPUs, as somebody else does."""
+        file = self.directory / _VNPUS
+        there = [line.split() for line in file.read_text("ascii").splitlines()] if file.exists() else []
+        for place in places:
+            extra = self.machine.devices[place].extra
+            own = [str(extra["card_id"]), str(extra["device_id"])]
+            if fault == "vnpu-used":
+                there = [[*one[:4], str(value)] if one[:2] == own else one for one in there]
+                continue
+            number = 100 + 16 * int(extra["phy_id"]) + sum(one[:2] == own for one in there)
+            there.append([*own, str(number), str(value), "0"])
+            Tree(root=self.directory).write(f"dev/vdavinci{number}", "")
+        _replace(file, "".join(" ".join(one) + "\n" for one in there))
 
     @contextmanager
     def _state(self) -> Iterator[dict[str, Any]]:

@@ -66,7 +66,7 @@ class NvmlSimulator:
         for index, device in enumerate(state.devices):
             move = files.hide if device.unplugged else files.show
             move(self.directory, index, records.sysfs_name(device), device.minor)
-        files.update_capability_nodes(self.directory, state)
+        files.update_capabilities(self.directory, state)
         files.install_driver(self.directory, state.header.nvml_version.decode().partition(".")[2])
         if state.header.driver == layout.DRIVER_GONE:
             files.remove_version(self.directory)

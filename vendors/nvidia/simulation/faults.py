@@ -1,16 +1,113 @@
-"""Faults by name: what each changes in the state file."""
+"""Faults by name: what each changes in the state file, and what the library exports, which some faults take by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 from vendors.nvidia.simulation import layout, records
 from vendors.nvidia.simulation.layout import FAILURES, NONE, Device, Event, Failure, Process
-from vendors.nvidia.simulation.state import State
-from vendors.nvidia.simulation.symbols import ALIASES, GROUPS, SYMBOLS
+from vendors.nvidia.simulation.state import State, make_instance
+
+
+def _device(text: str) -> tuple[str, ...]:
+    return tuple(f"nvmlDeviceGet{name}" for name in text.split())
+
+
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "system": (
+            "nvmlErrorString",
+            "nvmlInitWithFlags",
+            "nvmlShutdown",
+            "nvmlSystemGetCudaDriverVersion",
+            "nvmlSystemGetCudaDriverVersion_v2",
+            "nvmlSystemGetDriverVersion",
+            "nvmlSystemGetNVMLVersion",
+        ),
+        "handles": _device("Count_v2 HandleByIndex_v2 HandleByPciBusId_v2 HandleBySerial HandleByUUID"),
+        "identity": (
+            *_device(
+                "AddressingMode Architecture Brand ComputeMode CudaComputeCapability Index MinorNumber Name "
+                "NumGpuCores PciInfo_v3 PersistenceMode Serial UUID"
+            ),
+            "nvmlDeviceSetComputeMode",
+        ),
+        "affinity": _device("CpuAffinity MemoryAffinity NumaNodeId"),
+        "memory": _device("BAR1MemoryInfo MemoryInfo MemoryInfo_v2"),
+        "mig": (
+            *_device(
+                "Attributes_v2 ComputeInstanceId DeviceHandleFromMigDeviceHandle GpuInstanceById GpuInstanceId "
+                "GpuInstancePossiblePlacements_v2 GpuInstanceProfileInfo GpuInstanceProfileInfoV "
+                "GpuInstanceRemainingCapacity GpuInstances MaxMigDeviceCount MigDeviceHandleByIndex MigMode"
+            ),
+            "nvmlComputeInstanceDestroy",
+            "nvmlComputeInstanceGetInfo_v2",
+            "nvmlDeviceCreateGpuInstance",
+            "nvmlDeviceCreateGpuInstanceWithPlacement",
+            "nvmlDeviceIsMigDeviceHandle",
+            "nvmlDeviceSetMigMode",
+            "nvmlGpuInstanceCreateComputeInstance",
+            "nvmlGpuInstanceDestroy",
+            "nvmlGpuInstanceGetComputeInstanceById",
+            "nvmlGpuInstanceGetComputeInstanceProfileInfo",
+            "nvmlGpuInstanceGetComputeInstanceProfileInfoV",
+            "nvmlGpuInstanceGetComputeInstanceRemainingCapacity",
+            "nvmlGpuInstanceGetComputeInstances",
+            "nvmlGpuInstanceGetInfo",
+        ),
+        "topology": (
+            *_device("P2PStatus TopologyCommonAncestor TopologyNearestGpus"),
+            "nvmlDeviceOnSameBoard",
+        ),
+        "nvlink": _device("NvLinkCapability NvLinkRemoteDeviceType NvLinkRemotePciInfo_v2 NvLinkState NvLinkVersion"),
+        "fabric": _device("GpuFabricInfoV"),
+        "events": (
+            "nvmlDeviceGetSupportedEventTypes",
+            "nvmlDeviceRegisterEvents",
+            "nvmlEventSetCreate",
+            "nvmlEventSetFree",
+            "nvmlEventSetWait_v2",
+        ),
+        "health": _device(
+            "EccMode FieldValues MemoryErrorCounter RemappedRows RetiredPages RetiredPagesPendingStatus TotalEccErrors"
+        ),
+        "processes": _device(
+            "ComputeRunningProcesses_v3 GraphicsRunningProcesses_v3 MPSComputeRunningProcesses_v3 ProcessUtilization "
+            "ProcessesUtilizationInfo"
+        ),
+        "usage": _device(
+            "ClockInfo CurrPcieLinkGeneration CurrPcieLinkWidth EnforcedPowerLimit PerformanceState PowerUsage "
+            "Temperature UtilizationRates"
+        ),
+    }
+)
+
+ALIASES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "nvmlInit": "nvmlInitWithFlags",
+        "nvmlInit_v2": "nvmlInitWithFlags",
+        "nvmlDeviceGetCount": "nvmlDeviceGetCount_v2",
+        "nvmlDeviceGetHandleByIndex": "nvmlDeviceGetHandleByIndex_v2",
+        "nvmlDeviceGetHandleByPciBusId": "nvmlDeviceGetHandleByPciBusId_v2",
+        "nvmlDeviceGetPciInfo": "nvmlDeviceGetPciInfo_v3",
+        "nvmlDeviceGetPciInfo_v2": "nvmlDeviceGetPciInfo_v3",
+        "nvmlDeviceGetNvLinkRemotePciInfo": "nvmlDeviceGetNvLinkRemotePciInfo_v2",
+        "nvmlEventSetWait": "nvmlEventSetWait_v2",
+        **{
+            f"nvmlDeviceGet{kind}RunningProcesses{version}": f"nvmlDeviceGet{kind}RunningProcesses_v3"
+            for kind in ("Compute", "Graphics", "MPSCompute")
+            for version in ("", "_v2")
+        },
+    }
+)
+"""Names that old clients use, and the symbol whose injected failures they share."""
+
+SYMBOLS: Final = frozenset(symbol for group in GROUPS.values() for symbol in group)
+EXPORTED: Final = SYMBOLS | ALIASES.keys()
+
 
 Value = int | str
 
@@ -79,6 +176,27 @@ def fail_call(case: Case) -> None:
     _fail(case, [symbol], number_of(code, "a return code, such as 15 for a lost GPU", high=999))
 
 
+def latency(case: Case) -> None:
+    name, _, delay = str(case.value).partition(":")
+    symbol = _symbol(name, "symbol:milliseconds, such as nvmlGpuInstanceDestroy:500")
+    _fail(case, [symbol], delay_ms=number_of(delay, "milliseconds", high=600_000))
+
+
+def fail_later(case: Case) -> None:
+    """``calls:code[:times]``: so many calls still work; the next one, or so many, do not. ``times`` 0 is for good."""
+    parts = str(case.value).split(":")
+    if len(parts) not in (2, 3):
+        raise ValueError(f"{case.value!r} does not read calls:code or calls:code:times")
+    calls, code, times = (number_of(part, "calls:code:times", high=2**31) for part in (*parts, "1")[:3])
+    header = case.state.header
+    header.calls_left, header.fail_code, header.failing = calls, code, (times or NONE) if code else 0
+
+
+def die(case: Case) -> None:
+    name = "" if case.value in NOTHING else _symbol(str(case.value), "a symbol, such as nvmlGpuInstanceDestroy")
+    case.state.header.fatal = name.encode()
+
+
 def _symbol(name: str, form: str) -> str:
     symbol = ALIASES.get(name, name)
     if symbol not in SYMBOLS:
@@ -91,17 +209,15 @@ def forget(state: State, devices: Collection[int]) -> None:
     _store(state, [failure for failure in _failures(state) if failure.device not in devices])
 
 
-def _fail(case: Case, symbols: list[str], code: int) -> None:
-    """Make ``symbols`` answer ``code``; 0 takes the failures back."""
+def _fail(case: Case, symbols: list[str], code: int | None = None, *, delay_ms: int | None = None) -> None:
+    """Make ``symbols`` answer ``code``, or take so long; 0 takes that back, and None leaves it as it is."""
     places = {NONE} if case.everywhere else set(case.targets)
-    kept = [
-        failure
-        for failure in _failures(case.state)
-        if not (failure.device in places and failure.symbol.decode() in symbols)
-    ]
-    if code:
-        kept += [Failure(symbol=s.encode(), device=place, code=code) for s in symbols for place in sorted(places)]
-    _store(case.state, kept)
+    found = {(failure.symbol.decode(), failure.device): failure for failure in _failures(case.state)}
+    for key in ((symbol, place) for symbol in symbols for place in sorted(places)):
+        failure = found.setdefault(key, Failure(symbol=key[0].encode(), device=key[1]))
+        failure.code = failure.code if code is None else code
+        failure.delay_ms = failure.delay_ms if delay_ms is None else delay_ms
+    _store(case.state, [failure for failure in found.values() if failure.code or failure.delay_ms])
 
 
 def _failures(state: State) -> list[Failure]:
@@ -152,23 +268,28 @@ def _lost(case: Case) -> None:
         device.lost = 1
 
 
-def _event(state: State, index: int, kind: int, data: int) -> None:
+def _event(state: State, index: int, kind: int, data: int, instances: Sequence[int] = ()) -> None:
+    gi, ci = (*instances, NONE, NONE)[:2]
     sequence = state.header.event_sequence + 1
     state.header.events[sequence % layout.EVENTS] = Event(
         sequence=sequence,
         type=kind,
         data=data,
         device=index,
-        gpu_instance=layout.NONE,
-        compute_instance=layout.NONE,
+        gpu_instance=gi,
+        compute_instance=ci,
     )
     state.header.event_sequence = sequence
 
 
 def _xid(case: Case) -> None:
-    number = number_of(case.value, "the XID, such as 79", low=1)
+    """``xid[:gi[:ci]]``; without numbers of instances, the event is about the whole card."""
+    xid, *instances = (number_of(part, "the XID, such as 79") for part in str(case.value).split(":"))
+    number_of(xid, "the XID, such as 79", low=1)
+    if len(instances) > 2:
+        raise ValueError(f"{case.value!r} does not read xid, xid:gi or xid:gi:ci")
     for index in case.targets:
-        _event(case.state, index, EVENT_XID, number)
+        _event(case.state, index, EVENT_XID, xid, instances)
 
 
 def _ecc(case: Case) -> None:
@@ -195,6 +316,8 @@ def _back(case: Case) -> None:
     header = case.state.header
     if case.everywhere:
         header.slow_ms = header.no_devices = header.failure_count = 0
+        header.withheld = header.nodes_withheld = header.parent_in_info = header.calls_left = header.failing = 0
+        header.fatal = b""
     else:
         forget(case.state, case.targets)
 
@@ -205,6 +328,87 @@ def _restore(device: Device) -> None:
     device.recovery_action = device.rows_corrected = device.rows_uncorrected = device.rows_pending = 0
     device.ecc_corrected = device.ecc_uncorrected = 0
     device.mig_current = device.mig_pending
+    for instance in (*device.gpu_instances, *device.compute_instances):
+        instance.held = 0
+
+
+_HOPPER: Final = 9
+"""NVML's number of the first architecture whose MIG mode does not outlive the driver."""
+
+
+def _clear(device: Device, *, reloaded: bool) -> None:
+    """What a reset leaves of MIG, or a driver that was loaded again: no instance, no process, and the mode perhaps."""
+    for instance in (*device.gpu_instances, *device.compute_instances):
+        instance.serial = 0
+    device.process_count = device.used = 0
+    if reloaded and device.architecture >= _HOPPER:
+        device.mig_pending = 0
+    device.mig_current = device.mig_pending
+
+
+def _reset(case: Case) -> None:
+    for device in case.devices:
+        _restore(device)
+        _clear(device, reloaded=False)
+
+
+def _reboot(case: Case) -> None:
+    """The driver is loaded anew, so sessions from before are dead."""
+    case.state.header.epoch += 1
+    for device in case.state.devices:
+        _restore(device)
+        _clear(device, reloaded=True)
+
+
+def _held(case: Case) -> None:
+    """``gi:count`` or ``gi:ci:count``: handles that are open on an instance, of which no list of processes tells."""
+    parts = [number_of(part, "gi:count or gi:ci:count", high=2**31) for part in str(case.value).split(":")]
+    if len(parts) not in (2, 3):
+        raise ValueError(f"{case.value!r} does not read gi:count or gi:ci:count")
+    for device in case.devices:
+        owners = [one for one in device.gpu_instances if one.serial and one.id == parts[0]]
+        serials = [one.serial for one in owners]
+        inner = [one for one in device.compute_instances if one.serial and one.owner in serials]
+        chosen = owners if len(parts) == 2 else [one for one in inner if one.id == parts[1]]
+        if not chosen:
+            raise ValueError(f"{device.uuid.decode()} has no instance {case.value!r}")
+        for one in chosen:
+            one.held = parts[-1]
+
+
+def _mig(case: Case) -> None:
+    for device in case.devices:
+        device.mig_current = device.mig_pending = number_of(case.value, "0 or 1", high=1)
+
+
+def _instance(case: Case) -> None:
+    """``profile:start``: another tool makes an instance, whatever is in its way."""
+    profile, _, start = str(case.value).partition(":")
+    place = number_of(start, "profile:start, such as 1g.10gb:3")
+    for device in case.devices:
+        both = zip(device.gpu_instances, device.compute_instances, strict=True)
+        slot = next((at for at, (gi, ci) in enumerate(both) if not gi.serial and not ci.serial), None)
+        if slot is None:
+            raise ValueError(f"{device.uuid.decode()} has no room for another instance")
+        make_instance(case.state, device, slot, profile, place, name=f"tool-{case.state.header.serial}")
+
+
+_RIGHTS: Final = {"all": 0, "monitor": layout.RIGHT_CONFIG, "none": layout.RIGHT_CONFIG | layout.RIGHT_MONITOR}
+
+
+def _rights(case: Case) -> None:
+    if case.value not in _RIGHTS:
+        raise ValueError(f"{case.value!r} is none of {', '.join(_RIGHTS)}")
+    case.state.header.withheld = _RIGHTS[str(case.value)]
+
+
+def _switch(field: str) -> Callable[[Case], None]:
+    """A fault of the whole machine that is on or off."""
+
+    def change(case: Case) -> None:
+        setattr(case.state.header, field, number_of(case.value, "0 or 1", high=1))
+
+    return change
 
 
 def _driver(mode: int) -> Callable[[Case], None]:
@@ -223,7 +427,7 @@ def _driver_back(case: Case) -> None:
         header.driver_version = str(case.value).encode()
         header.nvml_version = records.nvml_version(str(case.value)).encode()
     for device in case.state.devices:
-        device.mig_current = device.mig_pending
+        _clear(device, reloaded=True)
 
 
 def _no_devices(case: Case) -> None:
@@ -269,7 +473,7 @@ FAULTS: Final[Mapping[str, SimulatedFault]] = MappingProxyType(
         "back": SimulatedFault(
             help="clears every fault of the device; without a device, of everything but the driver", apply=_back
         ),
-        "xid": SimulatedFault(help="value: the XID; queues one critical event", apply=_xid),
+        "xid": SimulatedFault(help="value: xid, xid:gi or xid:gi:ci; queues one critical event", apply=_xid),
         "ecc": SimulatedFault(help="value: how many double-bit errors are added", apply=_ecc),
         "not-supported": SimulatedFault(help=f"value: a symbol, or one of {', '.join(GROUPS)}", apply=not_supported),
         "slow": SimulatedFault(help="value: milliseconds for each call; without a device, for all calls", apply=_slow),
@@ -282,6 +486,32 @@ FAULTS: Final[Mapping[str, SimulatedFault]] = MappingProxyType(
         "unplug": SimulatedFault(help="count n-1, later indices shift", apply=sets("unplugged", 1)),
         "plug": SimulatedFault(help="undoes unplug", apply=_plug),
         "fail-call": SimulatedFault(help="value: symbol:code; code 0 undoes it", apply=fail_call),
+        "fail-later": SimulatedFault(
+            help="value: calls:code[:times]; after so many calls, one or more fail; 0 times: all", apply=fail_later
+        ),
+        "latency": SimulatedFault(help="value: symbol:milliseconds; 0 undoes it", apply=latency),
+        "die": SimulatedFault(help="value: symbol; the next process that has called it is killed", apply=die),
+        "reset": SimulatedFault(help="the card is reset: no instance is left, a pending MIG mode is on", apply=_reset),
+        "reboot": SimulatedFault(help="of the machine: as reset, and Hopper and newer leave MIG mode", apply=_reboot),
+        "mig": SimulatedFault(help="value: 1 as after nvidia-smi -mig 1; 0", apply=_mig),
+        "instance": SimulatedFault(help="value: profile:start; another tool makes a MIG instance", apply=_instance),
+        "passed-through": SimulatedFault(
+            help="value: 1 if only a hypervisor may reset the card, so that a MIG mode stays pending; 0",
+            apply=takes("passed_through", "0 or 1", high=1),
+        ),
+        "held": SimulatedFault(
+            help="value: gi:count or gi:ci:count; open handles of an instance that no process list shows", apply=_held
+        ),
+        "rights": SimulatedFault(
+            help="value: all, monitor (instances cannot be listed nor changed) or none", apply=_rights
+        ),
+        "no-nodes": SimulatedFault(
+            help="value: 1 while nobody makes the nodes of new instances; 0", apply=_switch("nodes_withheld")
+        ),
+        "parent-in-info": SimulatedFault(
+            help="value: 1 if the description of a compute instance names the whole card as its device; 0",
+            apply=_switch("parent_in_info"),
+        ),
         "recovery-action": SimulatedFault(
             help="value: 0 none, 1 reset, 2 reboot, 3 drain, 4 drain and reset",
             apply=takes("recovery_action", "0 none, 1 reset, 2 reboot, 3 drain, 4 drain and reset", high=4),

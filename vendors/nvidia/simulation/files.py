@@ -6,7 +6,7 @@ import os
 import stat
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -258,23 +258,38 @@ _NULL, _GPUS = 3, (5, 7, 8, 9)
 """Minor numbers of ``/dev/null``, and of ``zero``, ``full``, ``random`` and ``urandom``: harmless, and told apart."""
 
 
-def update_capability_nodes(directory: Path, state: State) -> None:
-    """Make the capability nodes of the MIG devices that there are, and remove the others."""
-    listed = read_capabilities(directory / "proc")
-    wanted = {
-        name
+def update_capabilities(directory: Path, state: State) -> None:
+    """Make the capabilities of the instances that there are, and remove the others, as the library does with each call.
+
+    Nodes are made by a program of the driver; while that is not there to do it, none is.
+    """
+    top = directory / "proc/driver/nvidia/capabilities"
+    names = [
+        f"gpu{device.minor}/gi{gi}/access" if ci is None else f"gpu{device.minor}/gi{gi}/ci{ci}/access"
         for device in state.devices
         for gi, ci in instance_numbers(device)
-        for name in listed.nodes(device.minor, gi, ci)
-    }
+    ]
+    listed = read_capabilities(directory / "proc").minors if names else {}
+    wanted = {name: listed[name] for name in names if name in listed}
+    for file in sorted(top.glob("gpu*/mig/**/access"), reverse=True):
+        if str(file.relative_to(top)).replace("/mig/", "/") not in wanted:
+            file.unlink()
+            file.parent.rmdir()
+    for name, minor in wanted.items():
+        text = f"DeviceFileMinor: {minor}\nDeviceFileMode: 256\nDeviceFileModify: 1"
+        _files(top / name.replace("/", "/mig/", 1).removesuffix("/access"), {"access": text})
+    _update_nodes(directory, set() if state.header.nodes_withheld else {f"nvidia-cap{m}" for m in wanted.values()})
+
+
+def _update_nodes(directory: Path, wanted: Collection[str]) -> None:
     folder = directory / "dev/nvidia-caps"
     for path in folder.glob("nvidia-cap*"):
-        if f"{folder.name}/{path.name}" not in wanted:
+        if path.name not in wanted:
             path.unlink()
     for name in wanted:
-        place = directory / "dev" / name
+        place = folder / name
         if not place.exists():
-            place.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
             (_make_node if (directory / "dev/nvidiactl").is_char_device() else Path.touch)(place)
 
 

@@ -20,6 +20,8 @@ NONE: Final = 0xFFFFFFFF
 """No device, no instance: the value NVML itself uses for "the whole GPU"."""
 
 DRIVER_LOADED, DRIVER_GONE, DRIVER_MISMATCH = range(3)
+RIGHT_CONFIG, RIGHT_MONITOR = 1, 2
+"""To change instances and to list them; to look into those of others."""
 
 
 S = TypeVar("S", bound=type[ctypes.Structure])
@@ -55,11 +57,13 @@ class Event(ctypes.Structure):
 
 @record
 class Failure(ctypes.Structure):
-    """``symbol`` answers ``code`` for ``device`` (or ``NONE``: always)."""
+    """``symbol`` takes ``delay_ms`` and answers ``code``, if it is not 0, for ``device`` (or ``NONE``: always)."""
 
     symbol: Text64
     device: U32
     code: U32
+    delay_ms: U32
+    spare: U32
 
 
 @record
@@ -85,7 +89,6 @@ class Profile(ctypes.Structure):
     id: U32
     memory_mib: U32
     compute_slices: U32
-    memory_slices: U32
     multiprocessors: U32
     max_instances: U32
     copy_engines: U32
@@ -101,17 +104,22 @@ class Profile(ctypes.Structure):
 
 @record
 class GpuInstance(ctypes.Structure):
-    """A live GPU instance; ``serial`` 0 marks a free slot. ``profile`` indexes the device's profiles."""
+    """A live GPU instance; ``serial`` 0 marks a free slot. ``profile`` indexes the device's profiles.
+
+    ``held`` counts handles that somebody has open on it and that no list of processes shows.
+    """
 
     serial: U32
     id: U32
     profile: U32
     start: U32
+    held: U32
+    spare: U32
 
 
 @record
 class ComputeInstance(ctypes.Structure):
-    """A live compute instance, which is a MIG device; ``slot`` is the MIG device's index."""
+    """A live compute instance, which is a MIG device; ``slot`` is the MIG device's index. ``held`` as above."""
 
     serial: U32
     owner: U32
@@ -120,7 +128,7 @@ class ComputeInstance(ctypes.Structure):
     start: U32
     slices: U32
     slot: U32
-    spare: U32
+    held: U32
     uuid: Text96
 
 
@@ -190,6 +198,7 @@ class Device(ctypes.Structure):
 
     mig_current: U32
     mig_pending: U32
+    passed_through: U32
     gpu_instances: Annotated[Any, GpuInstance * INSTANCES]
     compute_instances: Annotated[Any, ComputeInstance * INSTANCES]
     used: U64
@@ -215,7 +224,11 @@ class Device(ctypes.Structure):
 
 @record
 class Header(ctypes.Structure):
-    """``epoch`` grows with each driver that goes away: sessions opened before it are dead."""
+    """``epoch`` grows with each driver that goes away: sessions opened before it are dead.
+
+    ``withheld`` are the rights that callers lack. After ``calls_left`` calls, ``failing`` ones answer ``fail_code``.
+    A process that has made the call ``fatal`` dies, once.
+    """
 
     magic: Annotated[bytes, ctypes.c_char * 8]
     layout: U32
@@ -232,8 +245,15 @@ class Header(ctypes.Structure):
     driver_version: Text96
     nvml_version: Text96
     events: Annotated[Any, Event * EVENTS]
+    withheld: U32
+    nodes_withheld: U32
+    parent_in_info: U32
+    calls_left: U32
+    failing: U32
+    fail_code: U32
     failure_count: U32
     spare: U32
+    fatal: Text64
     failures: Annotated[Any, Failure * FAILURES]
 
 
@@ -250,7 +270,9 @@ _LIMITS = {
     "EVENTS": EVENTS,
     "FAILURES": FAILURES,
 }
-_DRIVER_STATES = {
+_NUMBERS = {
+    "RIGHT_CONFIG": RIGHT_CONFIG,
+    "RIGHT_MONITOR": RIGHT_MONITOR,
     "DRIVER_LOADED": DRIVER_LOADED,
     "DRIVER_GONE": DRIVER_GONE,
     "DRIVER_MISMATCH": DRIVER_MISMATCH,
@@ -269,7 +291,7 @@ def _declarations() -> Iterator[str]:
         yield f"#define SIM_{name} {limit}"
     yield f'#define SIM_MAGIC "{MAGIC.decode()}"'
     yield f"#define SIM_NONE {NONE:#x}u"
-    for name, state in _DRIVER_STATES.items():
+    for name, state in _NUMBERS.items():
         yield f"#define {name} {state}"
     for cls in RECORDS:
         yield ""

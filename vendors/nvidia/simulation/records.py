@@ -8,12 +8,12 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
 
-import yaml
-
+from hami_plugin.host.bounded_yaml import read_yaml
 from hami_plugin.model.machine import Machine, MachineDevice
 from vendors.nvidia.simulation import layout
 from vendors.nvidia.simulation.layout import LAYOUT, Device, Header, Link, Profile
@@ -168,46 +168,36 @@ def brand(model: str) -> int:
 
 
 Table = Mapping[str, Any]
-"""A parsed MIG table (schema ``mig-table/v1``)."""
+"""One card of ``mig.yaml``: its models, memory, slices, and its ``profiles`` as mappings by column."""
 
-_ALIKE: Final = "memory_mib compute_slices memory_slices max_instances copy_engines decoders encoders"
-_COLUMNS: Final = {name: name for name in _ALIKE.split()} | {
-    "number": "nvml_enum",
-    "id": "gi_profile_id",
-    "multiprocessors": "sm_count",
-    "jpegs": "jpeg",
-    "ofas": "ofa",
-}
-"""Columns of a table by the fields of a record."""
+_OF_A_RECORD: Final = frozenset(name for name, *_ in layout.Profile._fields_) - {"start_count", "starts", "name"}
 
 
-def load_table(name: str) -> Table:
-    """The table of that name, as it ships with the daemon's machine profiles."""
-    text = (files("hami_plugin.simulation") / "mig" / f"{name}.yaml").read_text(encoding="utf-8")
-    table: Table = yaml.safe_load(text)
-    return table
+@cache
+def load_tables() -> Mapping[str, Table]:
+    """How each card may be cut, by the names that machine profiles use."""
+    content: Any = read_yaml((files(__package__) / "mig.yaml").read_text(encoding="utf-8"))
+    return MappingProxyType(
+        {
+            card: {**facts, "profiles": [dict(zip(content["columns"], row, strict=True)) for row in facts["profiles"]]}
+            for card, facts in content["cards"].items()
+        }
+    )
 
 
 def describe_profiles(record: Device, table: Table) -> None:
     """Write into the record how its card may be cut."""
     record.mig_memory_slices = int(table["memory_slices"])
-    record.mig_compute_slices = int(table["compute_slices"])
-    record.mig_max_devices = int(table["max_mig_devices"])
+    record.mig_compute_slices = record.mig_max_devices = int(table["compute_slices"])
     rows = table["profiles"]
     record.profile_count = len(rows)
     for position, row in enumerate(rows):
-        record.profiles[position] = _profile(row)
-
-
-def _profile(row: Mapping[str, Any]) -> Profile:
-    starts = [int(start) for start in row["placements"]["starts"]]
-    return Profile(
-        **{field: row[column] for field, column in _COLUMNS.items()},
-        size=row["placements"]["size"],
-        start_count=len(starts),
-        starts=(ctypes.c_uint32 * layout.STARTS)(*starts),
-        name=str(row["name"]).encode(),
-    )
+        record.profiles[position] = Profile(
+            **{field: row[field] for field in _OF_A_RECORD},
+            name=str(row["name"]).encode(),
+            start_count=len(row["starts"]),
+            starts=(ctypes.c_uint32 * layout.STARTS)(*row["starts"]),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,8 +272,7 @@ def sysfs_name(device: Device) -> str:
 
 def devices(machine: Machine) -> list[Device]:
     ports = nvlink_ports(machine)
-    names = {str(device.extra["mig_table"]) for device in machine.devices if device.extra.get("mig_table")}
-    tables = {name: load_table(name) for name in names}
+    tables = load_tables() if any(device.extra.get("mig_table") for device in machine.devices) else {}
     return [_device_record(machine, position, ports[position], tables) for position in range(len(machine.devices))]
 
 

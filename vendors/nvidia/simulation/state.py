@@ -9,7 +9,7 @@ import os
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,17 +138,18 @@ def cut_instances(machine: Machine, state: State) -> None:
         wanted = source.extra.get("mig") or ()
         device.mig_current = device.mig_pending = int(bool(wanted)) or device.mig_current
         for slot, one in enumerate(wanted):
-            _instance(state, device, slot, one)
+            make_instance(state, device, slot, str(one["profile"]), int(one["start"]), name=str(slot))
 
 
-def instance_numbers(device: Device) -> Iterator[tuple[int, int]]:
-    """GPU and compute instance of each MIG device that there is."""
+def instance_numbers(device: Device) -> Iterator[tuple[int, int | None]]:
+    """The number of each GPU instance that there is, and with it of each compute instance in it."""
     owners = {gi.serial: gi.id for gi in device.gpu_instances if gi.serial}
-    return ((owners[ci.owner], ci.id) for ci in device.compute_instances if ci.serial and ci.owner in owners)
+    yield from ((number, None) for number in owners.values())
+    yield from ((owners[ci.owner], ci.id) for ci in device.compute_instances if ci.serial and ci.owner in owners)
 
 
-def _instance(state: State, device: Device, slot: int, wanted: Mapping[str, Any]) -> None:
-    profile, start = str(wanted["profile"]), int(wanted["start"])
+def make_instance(state: State, device: Device, slot: int, profile: str, start: int, *, name: str) -> None:
+    """Make one in a free slot; its UUID follows from ``name``. ValueError where the card has no such place."""
     names = [bytes(one.name).decode() for one in device.profiles[: device.profile_count]]
     if profile not in names or start not in list(device.profiles[names.index(profile)].starts):
         raise ValueError(f"{device.name.decode()} has no MIG profile {profile} that starts at {start}")
@@ -156,16 +157,7 @@ def _instance(state: State, device: Device, slot: int, wanted: Mapping[str, Any]
     gi, ci = device.gpu_instances[slot], device.compute_instances[slot]
     state.header.serial += 2
     gi.serial, gi.profile, gi.start = state.header.serial - 1, names.index(profile), start
-    gi.id = _instance_number(device.mig_memory_slices, row.size, start)
+    gi.id = device.mig_memory_slices // row.size - 1 + start // row.size
     ci.serial, ci.owner, ci.slot, ci.slices = state.header.serial, gi.serial, slot, row.compute_slices
     ci.number = _COMPUTE_PROFILES.index(row.compute_slices)
-    ci.uuid = f"MIG-{uuid.uuid5(uuid.NAMESPACE_OID, f'{device.uuid.decode()}/{slot}')}".encode()
-
-
-def _instance_number(axis: int, size: int, start: int) -> int:
-    """A GPU instance's number: 0 for the whole card, 1 and 2 for its halves from the far end, then quarters."""
-    if size >= axis:
-        return 0
-    if size * 2 == axis:
-        return 2 if start == 0 else 1
-    return axis // size - 1 + start // size
+    ci.uuid = f"MIG-{uuid.uuid5(uuid.NAMESPACE_OID, f'{device.uuid.decode()}/{name}')}".encode()

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from hami_plugin.model.machine import machine as parse
-from vendors.nvidia.simulation import simulate
+from vendors.nvidia.simulation import records, simulate
 
 _INJECTOR = """
 import json, sys
@@ -35,7 +35,7 @@ def machine():
 
     def read(name):
         text = (files("hami_plugin.simulation") / "profiles" / f"{name}.yaml").read_text(encoding="utf-8")
-        return parse(yaml.safe_load(text))
+        return parse(yaml.load(text, Loader=yaml.CSafeLoader))
 
     return read
 
@@ -45,7 +45,7 @@ def table():
     """Reads a MIG table by name."""
 
     def read(name):
-        return yaml.safe_load((files("hami_plugin.simulation") / "mig" / f"{name}.yaml").read_text(encoding="utf-8"))
+        return records.load_tables()[name]
 
     return read
 

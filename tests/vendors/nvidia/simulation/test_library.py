@@ -13,8 +13,8 @@ import pytest
 
 from hami_plugin.simulation.c_compiler import BuildError
 from vendors.nvidia.simulation import LIBRARY, SOURCES, build
+from vendors.nvidia.simulation.faults import EXPORTED, SYMBOLS
 from vendors.nvidia.simulation.layout import C_HEADER
-from vendors.nvidia.simulation.symbols import EXPORTED, SYMBOLS
 
 ROOT = Path(__file__).parents[4]
 
@@ -99,6 +99,7 @@ def test_several_builds_at_once_all_end_with_a_library(tmp_path, monkeypatch):
     ]
 
 
+@pytest.mark.full
 def test_a_second_build_compiles_nothing(tmp_path, monkeypatch):
     log = tmp_path / "log"
     compiler = tmp_path / "compiler"

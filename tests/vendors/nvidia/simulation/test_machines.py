@@ -2,24 +2,18 @@
 
 import ctypes
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
-import yaml
 
+from hami_plugin.simulation.machines import machine_names
+from tests.support.rigs import known
 from vendors.nvidia.simulation import StateError, simulate
 
 LEVELS = {"X": 0, "INT": 0, "PIX": 10, "PXB": 20, "PHB": 30, "NODE": 40, "SYS": 50}
 
 
-def _names():
-    folder = files("hami_plugin.simulation") / "profiles"
-    texts = {Path(str(entry)).stem: entry.read_text(encoding="utf-8") for entry in folder.iterdir()}
-    return sorted(name for name, text in texts.items() if yaml.safe_load(text)["vendor"] == "nvidia")
-
-
-NVIDIA = _names()
+NVIDIA = [name for name in machine_names() if known(name).vendor == "nvidia"]
 
 
 def test_there_are_twenty_one_nvidia_profiles():

@@ -17,6 +17,8 @@ MODELS = [
     ("dgx-h200", "h200-141gb"),
     ("hgx-b200", "b200-180gb"),
     ("t4-4-pcie", "a30-24gb"),
+    ("dgx-h100", "h100-94gb"),
+    ("t4-4-pcie", "rtx-pro-6000-96gb"),
 ]
 
 
@@ -79,7 +81,7 @@ def _mig_devices(binding, handle):
 
 @pytest.mark.parametrize(("name", "table_name"), MODELS)
 def test_profiles_and_placements_are_the_tables(name, table_name, with_table, table, code):
-    rows = {row["nvml_enum"]: row for row in table(table_name)["profiles"]}
+    rows = {row["number"]: row for row in table(table_name)["profiles"]}
     binding, handle = with_table(name, table_name)
 
     for number in range(binding.NVML_GPU_INSTANCE_PROFILE_COUNT):
@@ -90,17 +92,16 @@ def test_profiles_and_placements_are_the_tables(name, table_name, with_table, ta
         for version in (1, 2):
             info = binding.nvmlDeviceGetGpuInstanceProfileInfo(handle, number, version=version)
             assert (info.id, info.sliceCount, info.instanceCount, info.multiprocessorCount, info.memorySizeMB) == (
-                *(row["gi_profile_id"], row["compute_slices"], row["max_instances"]),
-                *(row["sm_count"], row["memory_mib"]),
+                *(row["id"], row["compute_slices"], row["max_instances"]),
+                *(row["multiprocessors"], row["memory_mib"]),
             )
             assert (info.copyEngineCount, info.decoderCount, info.encoderCount, info.jpegCount, info.ofaCount) == (
-                *(row["copy_engines"], row["decoders"], row["encoders"], row["jpeg"], row["ofa"]),
+                *(row["copy_engines"], row["decoders"], row["encoders"], row["jpegs"], row["ofas"]),
             )
         assert info.name == f"MIG {row['name']}"
-        size = row["placements"]["size"]
-        assert _placements(binding, handle, row["gi_profile_id"]) == [(s, size) for s in row["placements"]["starts"]]
+        assert _placements(binding, handle, row["id"]) == [(start, row["size"]) for start in row["starts"]]
     assert code(binding.nvmlDeviceGetGpuInstanceProfileInfo, handle, 0x12) == 2
-    assert binding.nvmlDeviceGetMaxMigDeviceCount(handle) == table(table_name)["max_mig_devices"]
+    assert binding.nvmlDeviceGetMaxMigDeviceCount(handle) == table(table_name)["compute_slices"]
 
 
 @pytest.mark.parametrize(("name", "table_name"), MODELS)
@@ -108,7 +109,7 @@ def test_an_empty_gpu_takes_as_many_of_a_profile_as_the_table_says(name, table_n
     binding, handle = with_table(name, table_name)
     binding.nvmlDeviceSetMigMode(handle, 1)
     for row in table(table_name)["profiles"]:
-        profile, instances = row["gi_profile_id"], []
+        profile, instances = row["id"], []
         for expected in range(row["max_instances"], 0, -1):
             assert binding.nvmlDeviceGetGpuInstanceRemainingCapacity(handle, profile) == expected
             instances.append(binding.nvmlDeviceCreateGpuInstance(handle, profile))
@@ -118,7 +119,7 @@ def test_an_empty_gpu_takes_as_many_of_a_profile_as_the_table_says(name, table_n
             binding.nvmlGpuInstanceDestroy(instance)
 
 
-@pytest.mark.parametrize(("name", "table_name"), MODELS[:-1])
+@pytest.mark.parametrize(("name", "table_name"), MODELS[:-3])
 def test_a_profile_names_the_table_of_its_model(name, table_name, machine, table):
     for device in machine(name).devices:
         assert device.extra["mig_table"] == table_name
@@ -192,7 +193,7 @@ def test_an_overlapping_placement_is_refused(a100, code):
     instance = binding.nvmlDeviceCreateGpuInstanceWithPlacement(handle, 9, _place(binding, 4, 4))
     info = binding.nvmlGpuInstanceGetInfo(instance)
 
-    assert (info.profileId, info.placement.start, info.placement.size, info.id) == (9, 4, 4, 1)
+    assert (info.profileId, info.placement.start, info.placement.size, info.id) == (9, 4, 4, 2)
     create = binding.nvmlDeviceCreateGpuInstanceWithPlacement
     assert code(create, handle, 19, _place(binding, 5, 1)) == 23
     assert code(create, handle, 9, _place(binding, 2, 4)) == 2
@@ -249,17 +250,18 @@ def test_an_instance_in_use_cannot_be_destroyed(a100, code):
     assert code(binding.nvmlGpuInstanceDestroy, instance) == 0
 
 
-def test_a_device_made_again_has_another_uuid_and_the_old_handle_is_stale(a100, code):
+def test_a_device_made_again_has_another_uuid_and_the_old_handle_is_that_of_the_new_one(a100, code):
     binding, handle, _ = a100
     instance, inner, first = _mig_device(binding, handle, 19)
     stale = binding.nvmlDeviceGetMigDeviceHandleByIndex(handle, 0)
     binding.nvmlComputeInstanceDestroy(inner)
     binding.nvmlGpuInstanceDestroy(instance)
 
+    assert code(binding.nvmlDeviceGetUUID, stale) == 2
     _, _, second = _mig_device(binding, handle, 19)
 
     assert first != second
-    assert code(binding.nvmlDeviceGetUUID, stale) == 2
+    assert binding.nvmlDeviceGetUUID(stale) == second
     assert code(binding.nvmlGpuInstanceGetInfo, instance) == 2
     assert code(binding.nvmlDeviceGetHandleByUUID, first.encode()) == 6
 

@@ -25,15 +25,22 @@ static int read_units(FILE *file, struct machine *m)
     return m->code;
 }
 
-int read_machine(struct machine *m)
+int beside(char *path, int size, const char *name)
 {
     Dl_info here;
-    char path[PATH_MAX];
     if (!dladdr((void *)read_machine, &here))
         return INNER_ERROR;
     const char *end = strrchr(here.dli_fname, '/');
     int length = end ? (int)(end - here.dli_fname) : 0;
-    snprintf(path, sizeof path, "%.*s/npus", length, here.dli_fname);
+    snprintf(path, size, "%.*s/%s", length, here.dli_fname, name);
+    return OK;
+}
+
+int read_machine(struct machine *m)
+{
+    char path[PATH_MAX];
+    if (beside(path, sizeof path, "npus"))
+        return INNER_ERROR;
     FILE *file = fopen(path, "r");
     if (!file)
         return INNER_ERROR;

@@ -4,7 +4,7 @@
 
 #define MOST_UNITS 64
 
-enum { OK = 0, INVALID_PARAMETER = -8001, INNER_ERROR = -8005, NO_DEVICE = -8008 };
+enum { OK = 0, INVALID_PARAMETER = -8001, INNER_ERROR = -8005, NO_DEVICE = -8008, OCCUPIED = -8020, NOT_SUPPORTED = -8255 };
 
 struct unit {
     int card, chip, cores, code, hangs, shared;
@@ -21,6 +21,9 @@ struct machine {
 
 /* The machine of this moment. Answers what DCMI answers to every question at present. */
 int read_machine(struct machine *m);
+
+/* The path of a file beside the library. */
+int beside(char *path, int size, const char *name);
 
 struct unit *find(struct machine *m, int card, int chip);
 

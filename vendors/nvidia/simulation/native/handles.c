@@ -22,7 +22,20 @@ uint32_t sim_handle_serial(const void *handle)
     return (uint32_t)(uintptr_t)handle;
 }
 
-/* A MIG device's handle is its compute instance's serial. Stale ones are invalid arguments. */
+void *sim_mig_handle(uint32_t device, const sim_compute_instance *ci)
+{
+    return sim_handle(KIND_MIG, device, ci->slot + 1);
+}
+
+static sim_compute_instance *in_slot(sim_device *device, uint32_t slot)
+{
+    FOR_LIVE(ci, device->compute_instances)
+        if (ci->slot == slot)
+            return ci;
+    return 0;
+}
+
+/* Stale handles are invalid arguments. */
 static nvmlReturn_t decode(const void *handle, uint32_t kind, sim_target *target)
 {
     uint32_t serial = sim_handle_serial(handle);
@@ -36,7 +49,7 @@ static nvmlReturn_t decode(const void *handle, uint32_t kind, sim_target *target
         target->gi = sim_find_gi(target->device, serial);
         return target->gi ? NVML_SUCCESS : NVML_INVALID_ARGUMENT;
     }
-    target->ci = sim_find_ci(target->device, serial);
+    target->ci = kind == KIND_MIG ? in_slot(target->device, serial - 1) : sim_find_ci(target->device, serial);
     if (!target->ci)
         return NVML_INVALID_ARGUMENT;
     target->gi = sim_find_gi(target->device, target->ci->owner);

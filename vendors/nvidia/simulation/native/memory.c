@@ -26,6 +26,7 @@ static uint64_t less(uint64_t whole, uint64_t part)
 API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *out)
 {
     ENTER(device, handle, out);
+    REQUIRE(!t.ci || !(sim_state->withheld & RIGHT_MONITOR), NVML_NO_PERMISSION);
     amount a = of(&t);
     uint64_t used = a.reserved + a.used < a.total ? a.reserved + a.used : a.total;
     *out = (nvmlMemory_t){.total = a.total, .free = less(a.total, used), .used = used};
@@ -36,6 +37,7 @@ API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_v2_t
 {
     ENTER(device, handle, out);
     REQUIRE_VERSION(out, nvmlMemory_v2_t, 2);
+    REQUIRE(!t.ci || !(sim_state->withheld & RIGHT_MONITOR), NVML_NO_PERMISSION);
     amount a = of(&t);
     out->total = a.total;
     out->reserved = a.reserved;

@@ -24,6 +24,13 @@ uint32_t sim_ci_share(const sim_device *device, const sim_compute_instance *ci, 
 /* By the id that a profile's description carries; 0 when this model has none such. */
 const sim_profile *sim_profile_by_id(const sim_device *device, unsigned id);
 
+/* Make the files and nodes of an instance's capability, or remove them: of the GPU instance where ci is 0. */
+void sim_show_capability(const sim_device *device, const sim_gpu_instance *gi, const sim_compute_instance *ci);
+void sim_hide_capability(const sim_device *device, const sim_gpu_instance *gi, const sim_compute_instance *ci);
+
+/* How many processes have an instance open: any of the GPU instance where ci is 0. */
+uint32_t sim_users(const sim_device *device, const sim_gpu_instance *gi, const sim_compute_instance *ci);
+
 /* So many bits from start on: the slices of an instance. */
 static inline uint32_t sim_run(uint32_t start, uint32_t length)
 {

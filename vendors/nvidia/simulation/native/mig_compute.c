@@ -126,6 +126,7 @@ static uint32_t free_id(const sim_target *t)
 API nvmlReturn_t nvmlGpuInstanceCreateComputeInstance(nvmlGpuInstance_t handle, unsigned id, nvmlComputeInstance_t *out)
 {
     ENTER_PROFILE(handle, id, ENGINES_SHARED, out);
+    REQUIRE_RIGHT(RIGHT_CONFIG);
     uint32_t start = free_start(taken(&t), slices, owner->compute_slices);
     uint32_t slot = free_slot(t.device), place = 0;
     while (place < SIM_INSTANCES && t.device->compute_instances[place].serial)
@@ -142,18 +143,18 @@ API nvmlReturn_t nvmlGpuInstanceCreateComputeInstance(nvmlGpuInstance_t handle, 
     };
     make_uuid(t.device, ++sim_state->serial, ci->uuid, sizeof ci->uuid);
     ci->serial = sim_state->serial;
+    sim_show_capability(t.device, t.gi, ci);
     *out = sim_handle(KIND_COMPUTE_INSTANCE, t.index, ci->serial);
     return NVML_SUCCESS;
 }
 
-/* A process keeps its instance alive. */
+/* Whoever has it open keeps it alive, and so does one of whom no list of processes tells. */
 API nvmlReturn_t nvmlComputeInstanceDestroy(nvmlComputeInstance_t handle)
 {
     ENTER(ci, handle, 1);
-    for (uint32_t i = 0; i < t.device->process_count && i < SIM_PROCESSES; i++) {
-        const sim_process *process = &t.device->processes[i];
-        REQUIRE(process->gpu_instance != t.gi->id || process->compute_instance != t.ci->id, NVML_IN_USE);
-    }
+    REQUIRE_RIGHT(RIGHT_CONFIG);
+    REQUIRE(!t.ci->held && !sim_users(t.device, t.gi, t.ci), NVML_IN_USE);
+    sim_hide_capability(t.device, t.gi, t.ci);
     t.ci->serial = 0;
     return NVML_SUCCESS;
 }
@@ -162,6 +163,7 @@ API nvmlReturn_t nvmlComputeInstanceDestroy(nvmlComputeInstance_t handle)
 API nvmlReturn_t nvmlGpuInstanceGetComputeInstances(nvmlGpuInstance_t handle, unsigned id, nvmlComputeInstance_t *out, unsigned *count)
 {
     ENTER_PROFILE(handle, id, ENGINES_SHARED, out ? count : 0);
+    REQUIRE_RIGHT(RIGHT_CONFIG);
     *count = 0;
     FOR_LIVE(ci, t.device->compute_instances)
         if (ci->owner == t.gi->serial && ci->number == id)
@@ -172,6 +174,7 @@ API nvmlReturn_t nvmlGpuInstanceGetComputeInstances(nvmlGpuInstance_t handle, un
 API nvmlReturn_t nvmlGpuInstanceGetComputeInstanceById(nvmlGpuInstance_t handle, unsigned id, nvmlComputeInstance_t *out)
 {
     ENTER(gi, handle, out);
+    REQUIRE_RIGHT(RIGHT_CONFIG);
     FOR_LIVE(ci, t.device->compute_instances)
         if (ci->owner == t.gi->serial && ci->id == id) {
             *out = sim_handle(KIND_COMPUTE_INSTANCE, t.index, ci->serial);
@@ -180,11 +183,12 @@ API nvmlReturn_t nvmlGpuInstanceGetComputeInstanceById(nvmlGpuInstance_t handle,
     return NVML_NOT_FOUND;
 }
 
+/* Its device is the MIG device; other drivers may name the whole GPU there. */
 API nvmlReturn_t nvmlComputeInstanceGetInfo_v2(nvmlComputeInstance_t handle, nvmlComputeInstanceInfo_t *out)
 {
     ENTER(ci, handle, out);
     *out = (nvmlComputeInstanceInfo_t){
-        .device = sim_handle(KIND_DEVICE, t.index, 0),
+        .device = sim_state->parent_in_info ? sim_handle(KIND_DEVICE, t.index, 0) : sim_mig_handle(t.index, t.ci),
         .gpuInstance = sim_handle(KIND_GPU_INSTANCE, t.index, t.gi->serial),
         .id = t.ci->id,
         .profileId = t.ci->number,

@@ -5,6 +5,7 @@
 /* Enters a GPU in MIG mode, by the id of one of its profiles. */
 #define ENTER_PROFILE(handle, id, out)                            \
     ENTER(gpu, handle, out);                                      \
+    REQUIRE_RIGHT(RIGHT_CONFIG);                                  \
     REQUIRE(t.device->mig_current, NVML_NOT_SUPPORTED);           \
     const sim_profile *profile = sim_profile_by_id(t.device, id); \
     REQUIRE(profile, NVML_INVALID_ARGUMENT)
@@ -50,15 +51,10 @@ API nvmlReturn_t nvmlDeviceGetGpuInstanceRemainingCapacity(nvmlDevice_t handle, 
     return NVML_SUCCESS;
 }
 
-/* The numbers that nvidia-smi shows: 0 for the whole GPU, 1 and 2 for its halves from the far end, then quarters. */
+/* The numbers of a tree: 0 for the whole GPU, 1 and 2 for its halves, then quarters, and so on. */
 static uint32_t instance_id(const sim_device *device, const sim_profile *profile, uint32_t start)
 {
-    uint32_t axis = device->mig_memory_slices, size = profile->size;
-    if (size >= axis)
-        return 0;
-    if (size * 2 == axis)
-        return start == 0 ? 2 : 1;
-    return axis / size - 1 + start / size;
+    return device->mig_memory_slices / profile->size - 1 + start / profile->size;
 }
 
 /* The first free start of the profile, or SIM_NONE. */
@@ -93,6 +89,7 @@ static nvmlReturn_t create(const sim_target *t, const sim_profile *profile, uint
         .profile = (uint32_t)(profile - t->device->profiles),
         .start = start,
     };
+    sim_show_capability(t->device, gi, 0);
     *out = sim_handle(KIND_GPU_INSTANCE, t->index, gi->serial);
     return NVML_SUCCESS;
 }
@@ -113,8 +110,11 @@ API nvmlReturn_t nvmlDeviceCreateGpuInstanceWithPlacement(nvmlDevice_t handle, u
 API nvmlReturn_t nvmlGpuInstanceDestroy(nvmlGpuInstance_t handle)
 {
     ENTER(gi, handle, 1);
+    REQUIRE_RIGHT(RIGHT_CONFIG);
     FOR_LIVE(ci, t.device->compute_instances)
         REQUIRE(ci->owner != t.gi->serial, NVML_IN_USE);
+    REQUIRE(!t.gi->held && !sim_users(t.device, t.gi, 0), NVML_IN_USE);
+    sim_hide_capability(t.device, t.gi, 0);
     t.gi->serial = 0;
     return NVML_SUCCESS;
 }
@@ -133,6 +133,7 @@ API nvmlReturn_t nvmlDeviceGetGpuInstances(nvmlDevice_t handle, unsigned id, nvm
 API nvmlReturn_t nvmlDeviceGetGpuInstanceById(nvmlDevice_t handle, unsigned id, nvmlGpuInstance_t *out)
 {
     ENTER(gpu, handle, out);
+    REQUIRE_RIGHT(RIGHT_CONFIG);
     REQUIRE(t.device->mig_current, NVML_NOT_SUPPORTED);
     FOR_LIVE(gi, t.device->gpu_instances)
         if (gi->id == id) {

@@ -19,17 +19,21 @@ static int has_instances(const sim_device *device)
 }
 
 /* The call succeeds either way; status tells whether the mode is active, or what holds it up. Instances forbid turning
-   MIG off. Processes leave the new mode pending until a reset. */
+   MIG off. Processes leave the new mode pending until a reset, and so does a hypervisor that keeps resets to itself. */
 API nvmlReturn_t nvmlDeviceSetMigMode(nvmlDevice_t handle, unsigned mode, nvmlReturn_t *status)
 {
     ENTER(gpu, handle, status);
     REQUIRE(t.device->mig_capable, NVML_NOT_SUPPORTED);
     REQUIRE(mode <= 1, NVML_INVALID_ARGUMENT);
+    REQUIRE_RIGHT(RIGHT_CONFIG);
     *status = NVML_IN_USE;
     if (!mode && has_instances(t.device))
         return NVML_SUCCESS;
     t.device->mig_pending = mode;
     if (t.device->process_count && t.device->mig_current != mode)
+        return NVML_SUCCESS;
+    *status = NVML_RESET_REQUIRED;
+    if (t.device->passed_through && t.device->mig_current != mode)
         return NVML_SUCCESS;
     t.device->mig_current = mode;
     *status = NVML_SUCCESS;
@@ -47,7 +51,7 @@ API nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t handle, unsign
     REQUIRE(t.device->mig_current && index < t.device->mig_max_devices, NVML_INVALID_ARGUMENT);
     FOR_LIVE(ci, t.device->compute_instances)
         if (ci->slot == index) {
-            *out = sim_handle(KIND_MIG, t.index, ci->serial);
+            *out = sim_mig_handle(t.index, ci);
             return NVML_SUCCESS;
         }
     return NVML_NOT_FOUND;

@@ -63,6 +63,7 @@ API nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoV(nvmlDevice_t handle, unsig
 API nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t handle, unsigned id, nvmlPlacement_t *out, unsigned *count)
 {
     ENTER(gpu, handle, count);
+    REQUIRE_RIGHT(RIGHT_CONFIG);
     REQUIRE(t.device->mig_capable, NVML_NOT_SUPPORTED);
     const sim_profile *profile = sim_profile_by_id(t.device, id);
     REQUIRE(profile, NVML_INVALID_ARGUMENT);

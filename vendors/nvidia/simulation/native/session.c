@@ -1,5 +1,7 @@
 /* Init and shutdown, and the gate that every other call passes: sessions, delays, injected failures, lost devices. */
+#include <signal.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "session.h"
 #include "sim.h"
@@ -7,15 +9,38 @@
 static unsigned sessions;
 static uint32_t epoch;
 
-nvmlReturn_t sim_injected(const char *symbol, uint32_t device)
+static const sim_failure *injected(const char *symbol, uint32_t device)
 {
     for (uint32_t i = 0; i < sim_state->failure_count && i < SIM_FAILURES; i++) {
         const sim_failure *failure = &sim_state->failures[i];
         if (failure->device == device && strcmp(failure->symbol, symbol) == 0)
-            return (nvmlReturn_t)failure->code;
+            return failure;
     }
-    return NVML_SUCCESS;
+    return 0;
 }
+
+nvmlReturn_t sim_injected(const char *symbol, uint32_t device)
+{
+    const sim_failure *failure = injected(symbol, device);
+    return failure ? (nvmlReturn_t)failure->code : NVML_SUCCESS;
+}
+
+/* What is injected for one of the calls to come, whichever it is. */
+static nvmlReturn_t counted(void)
+{
+    if (!sim_state->failing)
+        return NVML_SUCCESS;
+    if (sim_state->calls_left) {
+        sim_state->calls_left--;
+        return NVML_SUCCESS;
+    }
+    if (sim_state->failing != SIM_NONE)
+        sim_state->failing--;
+    return (nvmlReturn_t)sim_state->fail_code;
+}
+
+/* The call that this thread is in. */
+static __thread const char *current;
 
 static uint32_t watch(const uint32_t *word)
 {
@@ -98,10 +123,12 @@ static nvmlReturn_t alive(const char *symbol)
 nvmlReturn_t sim_begin(const char *symbol)
 {
     sim_lock();
+    current = symbol;
     if (sessions == 0)
         return NVML_UNINITIALIZED;
     delay_all();
-    return alive(symbol);
+    nvmlReturn_t code = alive(symbol);
+    return code || strcmp(symbol, "nvmlEventSetWait_v2") == 0 ? code : counted();
 }
 
 nvmlReturn_t sim_again(const char *symbol)
@@ -112,13 +139,26 @@ nvmlReturn_t sim_again(const char *symbol)
 
 nvmlReturn_t sim_end(nvmlReturn_t code)
 {
+    int fatal = sim_state && current && sim_state->fatal[0] && strcmp(sim_state->fatal, current) == 0;
+    current = 0;
+    if (fatal)
+        sim_state->fatal[0] = 0;
     sim_unlock();
+    if (fatal)
+        kill(getpid(), SIGKILL);
     return code;
 }
 
-static void delay(const sim_device *device)
+static uint32_t latency(const char *symbol, uint32_t device)
 {
-    uint32_t slow = watch(&device->slow_ms);
+    const sim_failure *failure = injected(symbol, device);
+    return failure ? failure->delay_ms : 0;
+}
+
+static void delay(const char *symbol, uint32_t index)
+{
+    const sim_device *device = sim_device_at(index);
+    uint32_t slow = watch(&device->slow_ms) + latency(symbol, index) + latency(symbol, SIM_NONE);
     if (!slow && !watch(&device->hang))
         return;
     sim_unlock();
@@ -133,7 +173,7 @@ nvmlReturn_t sim_pass(const char *symbol, uint32_t index)
     if (index >= sim_state->device_count)
         return NVML_INVALID_ARGUMENT;
     const sim_device *device = sim_device_at(index);
-    delay(device);
+    delay(symbol, index);
     nvmlReturn_t code = alive(symbol);
     if (code == NVML_SUCCESS)
         code = sim_injected(symbol, index);

@@ -23,6 +23,9 @@ extern sim_header *sim_state;
 
 /* A handle packs kind, device and instance serial. A destroyed instance's serial is never used again. */
 void *sim_handle(uint32_t kind, uint32_t device, uint32_t serial);
+
+/* A MIG device's handle packs its slot instead, so the next one in that slot has the same. */
+void *sim_mig_handle(uint32_t device, const sim_compute_instance *ci);
 uint32_t sim_handle_kind(const void *handle);
 uint32_t sim_handle_device(const void *handle);
 uint32_t sim_handle_serial(const void *handle);
@@ -51,6 +54,9 @@ nvmlReturn_t sim_again(const char *symbol);
 nvmlReturn_t sim_injected(const char *symbol, uint32_t device);
 
 void sim_sleep_ms(uint32_t ms);
+
+/* The folder of the state file, in which the machine's other files are too. */
+const char *sim_folder(void);
 
 /* A descriptor that tells when the state file was changed, or -1 where there is none to be had. */
 int sim_changes(void);
@@ -96,6 +102,9 @@ static inline void sim_leave(const nvmlReturn_t *entered)
 #define REQUIRE(condition, code) \
     if (!(condition))            \
         return code
+
+/* A right that the caller may lack. */
+#define REQUIRE_RIGHT(right) REQUIRE(!(sim_state->withheld & (right)), NVML_NO_PERMISSION)
 
 #define REQUIRE_VERSION(structure, type, number) \
     REQUIRE((structure)->version == STRUCT_VERSION(type, number), NVML_ARGUMENT_VERSION_MISMATCH)

@@ -24,6 +24,7 @@ sim_header *sim_state;
 static pthread_mutex_t threads = PTHREAD_MUTEX_INITIALIZER;
 static int descriptor = -1;
 static struct stat mapped;
+static char folder[PATH_MAX];
 
 /* $HAMI_SIM_NVML_STATE, or the file named "state" beside this library. */
 static int state_path(char *path, size_t size)
@@ -65,6 +66,8 @@ static nvmlReturn_t adopt(int fd, const struct stat *status, const char *path)
     descriptor = fd;
     mapped = *status;
     sim_state = map;
+    const char *slash = strrchr(path, '/');
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
     return NVML_SUCCESS;
 }
 
@@ -95,6 +98,11 @@ nvmlReturn_t sim_open(void)
         return NVML_SUCCESS;
     }
     return adopt(fd, &status, path);
+}
+
+const char *sim_folder(void)
+{
+    return folder;
 }
 
 /* flock keeps other processes out and falls with its holder; the mutex keeps out this process's threads. */

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#define SIM_LAYOUT 0xf53e6e7fu
+#define SIM_LAYOUT 0xe5d4ea81u
 #define SIM_DEVICES 64
 #define SIM_LINKS 36
 #define SIM_PROFILES 18
@@ -16,6 +16,8 @@
 #define SIM_FAILURES 256
 #define SIM_MAGIC "HAMINVML"
 #define SIM_NONE 0xffffffffu
+#define RIGHT_CONFIG 1
+#define RIGHT_MONITOR 2
 #define DRIVER_LOADED 0
 #define DRIVER_GONE 1
 #define DRIVER_MISMATCH 2
@@ -35,8 +37,10 @@ typedef struct {
     char symbol[64];
     uint32_t device;
     uint32_t code;
+    uint32_t delay_ms;
+    uint32_t spare;
 } sim_failure;
-_Static_assert(sizeof(sim_failure) == 72, "layout.py and the compiler differ");
+_Static_assert(sizeof(sim_failure) == 80, "layout.py and the compiler differ");
 
 typedef struct {
     uint32_t active;
@@ -56,7 +60,6 @@ typedef struct {
     uint32_t id;
     uint32_t memory_mib;
     uint32_t compute_slices;
-    uint32_t memory_slices;
     uint32_t multiprocessors;
     uint32_t max_instances;
     uint32_t copy_engines;
@@ -69,15 +72,17 @@ typedef struct {
     uint32_t starts[8];
     char name[32];
 } sim_profile;
-_Static_assert(sizeof(sim_profile) == 120, "layout.py and the compiler differ");
+_Static_assert(sizeof(sim_profile) == 116, "layout.py and the compiler differ");
 
 typedef struct {
     uint32_t serial;
     uint32_t id;
     uint32_t profile;
     uint32_t start;
+    uint32_t held;
+    uint32_t spare;
 } sim_gpu_instance;
-_Static_assert(sizeof(sim_gpu_instance) == 16, "layout.py and the compiler differ");
+_Static_assert(sizeof(sim_gpu_instance) == 24, "layout.py and the compiler differ");
 
 typedef struct {
     uint32_t serial;
@@ -87,7 +92,7 @@ typedef struct {
     uint32_t start;
     uint32_t slices;
     uint32_t slot;
-    uint32_t spare;
+    uint32_t held;
     char uuid[96];
 } sim_compute_instance;
 _Static_assert(sizeof(sim_compute_instance) == 128, "layout.py and the compiler differ");
@@ -152,6 +157,7 @@ typedef struct {
     sim_link links[36];
     uint32_t mig_current;
     uint32_t mig_pending;
+    uint32_t passed_through;
     sim_gpu_instance gpu_instances[16];
     sim_compute_instance compute_instances[16];
     uint64_t used;
@@ -174,7 +180,7 @@ typedef struct {
     uint32_t process_count;
     sim_process processes[64];
 } sim_device;
-_Static_assert(sizeof(sim_device) == 9752, "layout.py and the compiler differ");
+_Static_assert(sizeof(sim_device) == 9816, "layout.py and the compiler differ");
 
 typedef struct {
     char magic[8];
@@ -192,10 +198,17 @@ typedef struct {
     char driver_version[96];
     char nvml_version[96];
     sim_event events[64];
+    uint32_t withheld;
+    uint32_t nodes_withheld;
+    uint32_t parent_in_info;
+    uint32_t calls_left;
+    uint32_t failing;
+    uint32_t fail_code;
     uint32_t failure_count;
     uint32_t spare;
+    char fatal[64];
     sim_failure failures[256];
 } sim_header;
-_Static_assert(sizeof(sim_header) == 21248, "layout.py and the compiler differ");
+_Static_assert(sizeof(sim_header) == 23384, "layout.py and the compiler differ");
 
 #endif

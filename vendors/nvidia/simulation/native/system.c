@@ -13,14 +13,14 @@ API const char *nvmlErrorString(nvmlReturn_t code)
     case NVML_UNINITIALIZED: return "Uninitialized";
     case NVML_INVALID_ARGUMENT: return "Invalid Argument";
     case NVML_NOT_SUPPORTED: return "Not Supported";
-    case 4: return "Insufficient Permissions";
+    case NVML_NO_PERMISSION: return "Insufficient Permissions";
     case NVML_NOT_FOUND: return "Not Found";
     case NVML_INSUFFICIENT_SIZE: return "Insufficient Size";
     case NVML_DRIVER_NOT_LOADED: return "Driver Not Loaded";
     case NVML_TIMEOUT: return "Timeout";
     case 13: return "Function Not Found";
     case NVML_GPU_IS_LOST: return "GPU is lost";
-    case 16: return "GPU requires reset";
+    case NVML_RESET_REQUIRED: return "GPU requires reset";
     case 17: return "The operating system has blocked the request";
     case NVML_LIB_RM_VERSION_MISMATCH: return "Driver/library version mismatch";
     case NVML_IN_USE: return "In use by another client";
@@ -99,12 +99,12 @@ static nvmlReturn_t find_mig(const char *symbol, const char *uuid, nvmlDevice_t 
 {
     for (uint32_t i = 0; i < sim_state->device_count; i++)
         FOR_LIVE(ci, sim_device_at(i)->compute_instances) {
-            uint32_t serial = ci->serial;
+            void *handle = sim_mig_handle(i, ci);
             if (!sim_present(i) || strcmp(ci->uuid, uuid) != 0)
                 continue;
             nvmlReturn_t code = sim_pass(symbol, i);
             if (!code)
-                *out = sim_handle(KIND_MIG, i, serial);
+                *out = handle;
             return code;
         }
     return NVML_NOT_FOUND;

@@ -1,0 +1,665 @@
+"""What serves each vendor: built from the settings and the vendor's families, then run, restarted and ended.
+
+A vendor's driver feeds its inventory; the inventory shows each family in one snapshot; all else reads that snapshot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from hami_plugin.aio import Watched
+from hami_plugin.allocation.allocator import Allocator, ResourcePlugin
+from hami_plugin.allocation.capacity import NodeState
+from hami_plugin.allocation.container_start import StartCheck
+from hami_plugin.allocation.lending import LendingPlugin
+from hami_plugin.allocation.preparation import HostCheck
+from hami_plugin.config.settings import Settings
+from hami_plugin.config.vendors import ServedSettings
+from hami_plugin.daemon.dra import DraDriver, DraNode
+from hami_plugin.daemon.startup import Served
+from hami_plugin.errors import ConfigError, HamiError
+from hami_plugin.host.threads import BoundedCalls, once
+from hami_plugin.inventory.cdi_specs import PartitionSpecs, SpecFiles, SpecGate
+from hami_plugin.inventory.discovery import DiscoveryLoop, DiscoveryTiming
+from hami_plugin.inventory.health import HealthLimits
+from hami_plugin.inventory.health_file import HealthMemory
+from hami_plugin.inventory.inventory import Inventory
+from hami_plugin.kubelet.endpoint import Endpoint, PluginDirectory
+from hami_plugin.kubelet.watch import DirectoryWatch
+from hami_plugin.log import logger
+from hami_plugin.model.device import Snapshot
+from hami_plugin.model.ports import DevicePlugin
+from hami_plugin.node_status.annotations import Rendered, Source
+from hami_plugin.partitions.journal import PartitionJournal
+from hami_plugin.partitions.manager import Neighbours, Partitions
+from hami_plugin.protocol.decisions import Question
+from hami_plugin.sdk import Family, PartitionDriver, Units
+from hami_plugin.telemetry.metrics import Metrics
+from hami_plugin.vendor_boundary.guard import CheckedPartitionDriver, Guard, VendorErrors, VendorSupervisor, guarded
+
+log = logger(__name__)
+
+CALL_TIMEOUT_S = 2.0
+"""How long a vendor's function may look at the host. Until it returns, the next calls are refused."""
+FAMILIES_TIMEOUT_S = 20.0
+
+Work = Iterator[tuple[str, Coroutine[None, None, None]]]
+
+
+@dataclass(slots=True, kw_only=True)
+class ServedResource:
+    """One resource: its family's snapshot, and its plugin at the kubelet.
+
+    ``begun`` is set once it is known what the family's cards are cut into, if they are cut. ``free`` is set once no
+    claim of the vendor's DRA driver is left.
+    """
+
+    snapshot: Watched[Snapshot]
+    plugin: ResourcePlugin | LendingPlugin
+    endpoint: Endpoint
+    begun: asyncio.Event | None = None
+    free: asyncio.Event | None = None
+
+    async def serve(self) -> None:
+        """Register once there are devices and their shares are known: an empty list would withdraw what pods wait for.
+
+        So the kubelet never hears of a family that this node has no device of.
+        """
+        while not (self.snapshot.value.ready and self.snapshot.value.devices) and not self.snapshot.closed:
+            await self.snapshot.changed(self.snapshot.version)
+        await self.plugin.rendered.wait()
+        if self.begun:
+            await self.begun.wait()
+        if self.free:
+            await self.free.wait()
+        await self.endpoint.run()
+
+    @property
+    def problem(self) -> str:
+        """Why the kubelet does not have this resource as it is now; empty when it does."""
+        state = self.endpoint.state.value
+        return state.problem or ("" if state.ready else "the kubelet has not taken the first list yet")
+
+
+MAX_FURTHER = 64
+"""Device types of a vendor that its families do not list."""
+
+
+class FurtherFamilies:
+    """Serves what hardware is cut into: each device type that a vendor's families do not list, while there are such
+    devices.
+
+    ``make`` makes a resource and what shows its devices, ``endpoint`` a new endpoint of it. One that has had no device
+    for ``linger`` seconds leaves the kubelet, which knows by then that there is none; ``withdrawn`` is told its name.
+    """
+
+    def __init__(
+        self,
+        supervisor: VendorSupervisor,
+        found: Watched[Snapshot],
+        listed: AbstractSet[str],
+        make: Callable[[str], ServedResource],
+        endpoint: Callable[[DevicePlugin], Endpoint],
+        *,
+        withdrawn: Callable[[str], None],
+        linger: float,
+    ) -> None:
+        self.resources: dict[str, ServedResource] = {}
+        self._supervisor = supervisor
+        self._found = found
+        self._listed = listed
+        self._make = make
+        self._endpoint = endpoint
+        self._withdrawn = withdrawn
+        self._linger = linger
+        self._empty: dict[str, float] = {}
+
+    @property
+    def complete(self) -> bool:
+        """Whether each device type that there is has been met."""
+        return self._types() <= self.resources.keys()
+
+    async def run(self) -> None:
+        """Until the snapshot is closed, or this is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for resource in self.resources.values():  # from before this was started anew
+                self._begin(group, resource)
+            while not self._found.closed:
+                seen = self._found.version
+                for device_type in sorted(self._types() - self.resources.keys()):
+                    self._begin(group, self._met(device_type))
+                await self._found.changed(seen, timeout=await self._withdraw())
+
+    def _types(self) -> AbstractSet[str]:
+        return {device.family for device in self._found.value.devices} - self._listed
+
+    def _met(self, device_type: str) -> ServedResource:
+        if len(self.resources) >= MAX_FURTHER:
+            raise HamiError(f"{device_type} is one more than {MAX_FURTHER} device types", hint="cut cards alike")
+        self.resources[device_type] = self._make(device_type)
+        return self.resources[device_type]
+
+    def _begin(self, group: asyncio.TaskGroup, resource: ServedResource) -> None:
+        name, keep = resource.plugin.resource, self._supervisor.keep
+        group.create_task(keep(f"offers {name}", "offers", resource.plugin.follow), name=f"offers {name}")
+        group.create_task(keep(f"kubelet {name}", "kubelet", partial(self._serve, resource)), name=f"kubelet {name}")
+
+    async def _serve(self, resource: ServedResource) -> None:
+        while not resource.snapshot.closed:
+            await resource.serve()
+            if not resource.snapshot.closed:
+                resource.endpoint = self._endpoint(resource.plugin)
+
+    async def _withdraw(self) -> float | None:
+        """Let those go that have waited for devices; answers after how many seconds the next one has."""
+        now = time.monotonic()
+        empty = {t: one for t, one in self.resources.items() if not one.snapshot.value.devices}
+        serving = {t: one for t, one in empty.items() if one.endpoint.state.value.serving}
+        self._empty = {device_type: self._empty.get(device_type, now) for device_type in serving}
+        for device_type, since in self._empty.items():
+            if now - since >= self._linger:
+                resource = serving[device_type]
+                await resource.endpoint.close()
+                self._withdrawn(resource.plugin.resource)
+                log.info("withdrawn", resource=resource.plugin.resource)
+        left = [since + self._linger - now for since in self._empty.values() if now - since < self._linger]
+        return min(left, default=None)
+
+
+@dataclass(slots=True, kw_only=True)
+class VendorTasks:
+    """One vendor's objects, which no other vendor shares, and the tasks that they need.
+
+    ``supervisor`` restarts a task that raised. ``calls`` makes the calls of the vendor's functions that use the host.
+    ``further`` serves device types that its families do not list. ``broken``: its families are unknown. ``sources`` are
+    all families', ``announced`` as the node's annotations show them: without the devices that ``dra`` offers.
+    """
+
+    supervisor: VendorSupervisor
+    calls: BoundedCalls
+    inventory: Inventory
+    discovery: DiscoveryLoop
+    specs: list[SpecGate] = field(default_factory=list)
+    sources: list[Source] = field(default_factory=list)
+    announced: list[Source] = field(default_factory=list)
+    dra: DraDriver | None = None
+    listed: list[ServedResource] = field(default_factory=list)
+    further: FurtherFamilies | None = None
+    hosts: list[HostCheck] = field(default_factory=list)
+    partitions: list[Partitions] = field(default_factory=list)
+    broken: bool = False
+
+    @property
+    def resources(self) -> list[ServedResource]:
+        """All that the kubelet is to know, or has known."""
+        return [*self.listed, *(self.further.resources.values() if self.further else ())]
+
+    def discover(self) -> Work:
+        """The tasks that write nothing. One that raises is restarted, and touches no other."""
+        keep = self.supervisor.keep
+        name = f"driver {self.discovery.vendor}"
+        yield name, keep(name, "driver", self.discovery.run, self.discovery.crashed)
+        for resource in self.listed:
+            name = f"offers {resource.plugin.resource}"
+            yield name, keep(name, "offers", resource.plugin.follow)
+
+    def serve(self) -> Work:
+        """The others, in the same way."""
+        keep = self.supervisor.keep
+        for specs in self.specs:
+            name = f"cdi {specs.kind}"
+            yield name, keep(name, "cdi", specs.run)
+        for host in self.hosts:
+            name = f"host {host.resource}"
+            yield name, keep(name, "host problem", host.run)
+        for partitions in self.partitions:
+            name = f"partitions {partitions.resource}"
+            yield name, keep(name, "partitions", partitions.run)
+        for resource in self.listed:
+            name = f"kubelet {resource.plugin.resource}"
+            yield name, keep(name, "kubelet", resource.serve)
+        if self.further:
+            name = f"further families of {self.discovery.vendor}"
+            yield name, keep(name, "families", self.further.run)
+        if self.dra:
+            yield f"dra {self.dra.driver}", keep(f"dra {self.dra.driver}", "dra", self.dra.run)
+
+    @property
+    def driver_problem(self) -> str:
+        """Why the devices are not known; empty when they are."""
+        found = self.inventory.found
+        return "" if found.ready else f"{found.reason}: {found.message}" if found.message else found.reason
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Each component with its problem, which is empty when the component is ready."""
+        yield f"driver {self.discovery.vendor}", self.driver_problem
+        for specs in self.specs:
+            if not _without_devices(specs.snapshot.value):
+                yield f"cdi {specs.kind}", specs.problem
+        for host in self.hosts:
+            if not _without_devices(host.snapshot.value):
+                yield f"host {host.resource}", host.problem
+        for partitions in self.partitions:
+            yield f"partitions {partitions.resource}", partitions.problem
+        for resource in self.resources:
+            if not _without_devices(resource.snapshot.value):
+                yield f"kubelet {resource.plugin.resource}", resource.problem
+        if self.dra:
+            yield from self.dra.problems()
+        yield f"vendor {self.discovery.vendor}", "; ".join(self.supervisor.wrong.values())
+
+    async def end_streams(self) -> None:
+        """Let the servers stop at once."""
+        self.inventory.close()
+        for resource in self.resources:
+            await resource.endpoint.close()
+        if self.dra:
+            await self.dra.endpoint.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """All vendors' tasks, in the order of the vendors."""
+
+    vendors: Sequence[VendorTasks]
+
+    @property
+    def sources(self) -> list[Source]:
+        return [source for vendor in self.vendors for source in vendor.sources]
+
+    @property
+    def announced(self) -> list[Source]:
+        """The sources of the node's annotations."""
+        return [source for vendor in self.vendors for source in vendor.announced]
+
+    @property
+    def drivers(self) -> list[DraDriver]:
+        """The vendors' DRA drivers."""
+        return [vendor.dra for vendor in self.vendors if vendor.dra]
+
+    @property
+    def resources(self) -> list[ServedResource]:
+        return [resource for vendor in self.vendors for resource in vendor.resources]
+
+    @property
+    def partitions(self) -> list[Partitions]:
+        return [one for vendor in self.vendors for one in vendor.partitions]
+
+    @property
+    def questions(self) -> list[Question]:
+        """How decisions about each resource are read, of which schedulers decide."""
+        plugins = [resource.plugin for resource in self.resources]
+        return [plugin.question for plugin in plugins if isinstance(plugin, ResourcePlugin)]
+
+    @property
+    def lending(self) -> list[str]:
+        """Resources of which no scheduler decides, and that this node has devices of."""
+        shown = [one for one in self.resources if isinstance(one.plugin, LendingPlugin)]
+        return [one.plugin.resource for one in shown if one.snapshot.value.devices]
+
+    @property
+    def kinds(self) -> list[str]:
+        """CDI kinds that are served. None while a vendor's are not known: any other kind may be its."""
+        known = not any(vendor.broken for vendor in self.vendors)
+        return [specs.kind for vendor in self.vendors for specs in vendor.specs] if known else []
+
+    def discover(self) -> Work:
+        """The tasks of all vendors that write nothing, by name."""
+        for vendor in self.vendors:
+            yield from vendor.discover()
+
+    def serve(self) -> Work:
+        """The other tasks of all vendors, by name."""
+        for vendor in self.vendors:
+            yield from vendor.serve()
+
+    def driver_problems(self) -> dict[str, str]:
+        """Why each vendor's devices are not known; empty for one whose are."""
+        return {vendor.discovery.vendor: vendor.driver_problem for vendor in self.vendors}
+
+    @property
+    def discovered(self) -> bool:
+        """Whether each driver has answered once, or failed."""
+        return all(vendor.inventory.found != Snapshot() for vendor in self.vendors)
+
+    @property
+    def registered(self) -> bool:
+        """Whether the kubelet has every resource that this node has devices of, as far as the drivers work."""
+        return (
+            self.discovered
+            and all(not vendor.further or vendor.further.complete for vendor in self.vendors)
+            and all(driver.registered for driver in self.drivers)
+            and all(
+                resource.endpoint.state.value.ready or _without_devices(resource.snapshot.value)
+                for vendor in self.vendors
+                if not vendor.driver_problem
+                for resource in vendor.resources
+            )
+        )
+
+    def leave(self) -> None:
+        """Pass the kubelet's calls on from now on, and keep its streams open."""
+        for resource in self.resources:
+            resource.endpoint.leave()
+        for driver in self.drivers:
+            driver.endpoint.leave()
+
+    def stay(self) -> None:
+        """Answer the kubelet again."""
+        for resource in self.resources:
+            resource.endpoint.stay()
+        for driver in self.drivers:
+            driver.endpoint.stay()
+
+    @property
+    def running(self) -> int:
+        """Calls of the kubelet that are being answered."""
+        plugins = sum(resource.endpoint.running for resource in self.resources)
+        return plugins + sum(driver.endpoint.running for driver in self.drivers)
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Each component with its problem, which is empty when the component is ready."""
+        for vendor in self.vendors:
+            yield from vendor.problems()
+
+    async def cut_no_more(self) -> None:
+        """Finish what is under way at the cards, before another daemon may begin."""
+        await asyncio.gather(*(partitions.close() for partitions in self.partitions))
+
+    async def close(self, settle: Callable[[], Coroutine[None, None, None]]) -> None:
+        """End the streams, ``settle`` what was allocated, then close the drivers."""
+        await self.end_streams()
+        await self.release(settle)
+
+    async def end_streams(self) -> None:
+        """End what the kubelet listens to."""
+        for vendor in self.vendors:
+            await vendor.end_streams()
+
+    async def release(self, settle: Callable[[], Coroutine[None, None, None]]) -> None:
+        """``settle`` what was allocated, and close the drivers."""
+        await settle()
+        await asyncio.gather(*(vendor.discovery.close() for vendor in self.vendors))
+        for vendor in self.vendors:
+            vendor.calls.close()
+
+
+def _without_devices(snapshot: Snapshot) -> bool:
+    """Whether the driver works, and this node has no device of the family."""
+    return snapshot.ready and not snapshot.devices
+
+
+def build(vendors: Sequence[Served], builder: VendorBuilder) -> Serving:
+    """The tasks of every vendor. ``ConfigError`` where two of them would use one name."""
+    serving = Serving(vendors=[builder.vendor(served) for served in vendors])
+    _require_distinct_names(serving)
+    return serving
+
+
+def _isolated(opening: Callable[[], PartitionDriver]) -> PartitionDriver:
+    from hami_plugin.vendor_boundary.isolated_driver import (  # noqa: PLC0415  # with multiprocessing; few vendors need it
+        IsolatedPartitionDriver,
+    )
+
+    return IsolatedPartitionDriver(opening)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VendorBuilder:
+    """Makes a vendor's objects, from its driver to its endpoints, over those that all vendors share.
+
+    ``boot`` names the boot that the host is in.
+    """
+
+    settings: Settings
+    boot: str
+    node: NodeState
+    memory: HealthMemory
+    watch: DirectoryWatch
+    directory: PluginDirectory
+    metrics: Metrics
+    dra: DraNode
+
+    def vendor(self, served: Served) -> VendorTasks:
+        """One vendor's. One whose families cannot be listed is served without any, and reports it."""
+        name = served.vendor.name
+        errors = VendorErrors(name, self.metrics)
+        calls = BoundedCalls(f"{name}-families", timeout=CALL_TIMEOUT_S)
+        inventory = self._inventory(name)
+        tasks = VendorTasks(
+            supervisor=VendorSupervisor(errors),
+            calls=calls,
+            inventory=inventory,
+            discovery=self._discovery(served, inventory),
+        )
+        try:
+            families = once(
+                f"families of {name}",
+                lambda: tuple(served.vendor.families(served.settings)),
+                timeout=FAMILIES_TIMEOUT_S,
+            )
+            guard = Guard(calls, errors)
+            offering = isinstance(served.settings, ServedSettings) and served.settings.front_end == "dra"
+            tasks.dra = DraDriver(name, self.settings, self.node, self.dra, guard, offering=offering)
+            for family in families:
+                self._add_family(
+                    tasks,
+                    family,
+                    guard,
+                    errors,
+                    alone=len(families) == 1,
+                    cut=served.vendor.further is not None,
+                    isolated=served.isolated,
+                )
+            if served.vendor.further and not offering:
+                listed = frozenset(family.device_type for family in families)
+                tasks.further = self._further(tasks, partial(served.vendor.further, served.settings), listed, guard)
+        except HamiError:
+            raise
+        except Exception as error:  # noqa: BLE001  # the line between one vendor and all others
+            why = errors.record("families", error).message
+            tasks.supervisor.note("families", f"{why}; nothing of it is served until the daemon is started anew")
+            return replace(
+                tasks,
+                specs=[],
+                sources=[],
+                announced=[],
+                dra=None,
+                listed=[],
+                further=None,
+                hosts=[],
+                partitions=[],
+                broken=True,
+            )
+        return tasks
+
+    def _inventory(self, vendor: str) -> Inventory:
+        health = self.settings.health
+        limits = HealthLimits(
+            suspect_looks=health.suspect_looks,
+            clean_looks=health.clean_looks,
+            hold=health.hold_seconds,
+            hold_cap=health.hold_cap_seconds,
+        )
+        return Inventory(limits, forget=health.forget_seconds, remembered=self.memory.recall(vendor))
+
+    def _discovery(self, served: Served, inventory: Inventory) -> DiscoveryLoop:
+        name, settings = served.vendor.name, self.settings
+        return DiscoveryLoop(
+            name,
+            served.driver,
+            inventory,
+            timing=DiscoveryTiming(rescan=settings.rescan_seconds, probe=settings.health.probe_seconds),
+            observer=self.metrics,
+            events=self.node.events,
+            remember=lambda: self.memory.note(name, inventory.conditions),
+        )
+
+    def _add_family(
+        self,
+        tasks: VendorTasks,
+        family: Family,
+        guard: Guard,
+        errors: VendorErrors,
+        *,
+        alone: bool,
+        cut: bool,
+        isolated: bool,
+    ) -> None:
+        """The family's snapshot, and its readers: the node's annotations, the host check, and each resource.
+
+        The CDI gate and the host check ask the family on threads of their own, so for them it is not guarded. ``cut``:
+        its spec has the devices of further families too.
+        """
+        vendor, specs = tasks.discovery.vendor, None
+        if family.node.delivery.cdi:
+            specs = SpecGate(
+                family.node.delivery.kind,
+                SpecFiles(family, self.settings.cdi_dirs, self.node.host),
+                events=self.node.events,
+                observe=lambda: self.metrics.snapshot(vendor, tasks.inventory.shown),
+            )
+            tasks.specs.append(specs)
+        if specs and cut:
+            tasks.inventory.view("", specs)
+            snapshot = specs.part(family.device_type)
+        else:
+            snapshot = tasks.inventory.view("" if alone and not cut else family.device_type, specs)
+        if family.node.needs_host:
+            tasks.hosts.append(
+                HostCheck(family, snapshot=snapshot, host=self.node.host, events=self.node.events, errors=errors)
+            )
+        safe = guarded(family, guard)
+        if tasks.dra and tasks.dra.offering:
+            self._offer_by_claims(
+                tasks, tasks.dra, Source(vendor=vendor, family=safe, snapshot=snapshot, errors=errors)
+            )
+            return
+        partitions = self._partitions(safe, snapshot, vendor, errors, isolated=isolated)
+        if partitions:
+            tasks.partitions.append(partitions)
+        cuttable = partitions.cuttable if partitions else None
+        source = Source(vendor=vendor, family=safe, snapshot=snapshot, cuttable=cuttable, errors=errors)
+        tasks.sources.append(source)
+        tasks.announced.append(source)
+        free = tasks.dra.idle if tasks.dra else None
+        for units in (None, *safe.resources.units):
+            resource = self._resource(safe, snapshot, units, guard, partitions)
+            tasks.listed.append(replace(resource, free=free))
+
+    def _offer_by_claims(self, tasks: VendorTasks, driver: DraDriver, source: Source) -> None:
+        """The family's devices, of which the kubelet counts none and the node's annotations have none."""
+        node, vendor = source.family.node, tasks.discovery.vendor
+        if not node.delivery.cdi:
+            ways = ", ".join(node.delivery.ways)
+            raise ConfigError(
+                [f"vendors.{vendor}.frontEnd: dra needs CDI, and deviceListStrategy is {ways}; leave it out"]
+            )
+        if node.partitions:
+            raise ConfigError([f"vendors.{vendor}.frontEnd: dra cuts no cards for claims; set frontEnd: device-plugin"])
+        driver.sources.append(source)
+        tasks.sources.append(source)
+        tasks.announced.append(replace(source, snapshot=Watched(Snapshot(ready=True)), rendered=Rendered()))
+
+    def _partitions(
+        self, family: Family, snapshot: Watched[Snapshot], vendor: str, errors: VendorErrors, *, isolated: bool
+    ) -> Partitions | None:
+        """The life of what the family's cards are cut into, if they are."""
+        side, node = family.node.partitions, self.node
+        if side is None or node.listed is None:
+            return None
+        name = re.sub(r"[^A-Za-z0-9.-]", "_", f"partitions-{vendor}-{family.device_type}")
+        opening = partial(side.open, node.host)
+        driver = CheckedPartitionDriver(partial(_isolated, opening) if isolated else opening, errors)
+        return Partitions(
+            family.resources.count,
+            side,
+            driver,
+            PartitionJournal(self.settings.state_dir / name, self.boot),
+            snapshot=snapshot,
+            specs=PartitionSpecs(family, self.settings.cdi_dirs[-1], node.host) if family.node.delivery.cdi else None,
+            neighbours=Neighbours(
+                pods=node.pods, current=node.current, listed=node.listed, settle=node.settlement.note
+            ),
+            events=node.events,
+            ended=driver.close,
+        )
+
+    def _resource(
+        self,
+        family: Family,
+        snapshot: Watched[Snapshot],
+        units: Units | None,
+        guard: Guard,
+        partitions: Partitions | None,
+    ) -> ServedResource:
+        """One resource, from the family's snapshot to the kubelet."""
+        settings = self.settings
+        allocator = Allocator(family, self.node, snapshot=snapshot, guard=guard, units=units, partitions=partitions)
+        check = StartCheck(allocator.question, self.node, clean=allocator.preparation.clean)
+        plugin = ResourcePlugin(allocator, check if settings.identity_check == "required" else None, snapshot)
+        begun = partitions.begun if partitions else None
+        return ServedResource(snapshot=snapshot, plugin=plugin, endpoint=self._endpoint(plugin), begun=begun)
+
+    def _endpoint(self, plugin: DevicePlugin) -> Endpoint:
+        return Endpoint(
+            plugin,
+            self.settings.kubelet_dir,
+            self.metrics,
+            watch=self.watch,
+            plugins=self.directory,
+            displaced=lambda why: self.node.events.node("Displaced", why),
+        )
+
+    def _further(
+        self, tasks: VendorTasks, family_of: Callable[[str], Family], listed: frozenset[str], guard: Guard
+    ) -> FurtherFamilies:
+        """The families of what hardware is cut into. Of them the node's annotations say nothing."""
+        vendor, inventory = tasks.discovery.vendor, tasks.inventory
+
+        def make(device_type: str) -> ServedResource:
+            family = guarded(family_of(device_type), guard)
+            snapshot = tasks.specs[0].part(device_type) if tasks.specs else inventory.view(device_type)
+            source = Source(vendor=vendor, family=family, snapshot=snapshot)
+            tasks.sources.append(source)
+            tasks.announced.append(source)
+            plugin = LendingPlugin(family, self.node, snapshot=snapshot, guard=guard)
+            return ServedResource(snapshot=snapshot, plugin=plugin, endpoint=self._endpoint(plugin))
+
+        return FurtherFamilies(
+            tasks.supervisor,
+            inventory.view(),
+            listed,
+            make,
+            self._endpoint,
+            withdrawn=self.metrics.withdrawn,
+            linger=self.settings.rescan_seconds,
+        )
+
+
+def _require_distinct_names(serving: Serving) -> None:
+    """``ConfigError`` where two would have one name: one of them would be taken for the other."""
+    kinds = Counter(specs.kind for vendor in serving.vendors for specs in vendor.specs)
+    problems = [
+        f"two families would both be CDI kind {kind}; set cdi.class of one of them"
+        for kind, n in kinds.items()
+        if n > 1
+    ]
+    sockets: defaultdict[str, list[str]] = defaultdict(list)
+    for vendor in serving.vendors:
+        for one in vendor.resources:
+            sockets[one.endpoint.socket.name].append(f"{one.plugin.resource} of {vendor.discovery.vendor}")
+    problems += [
+        f"{' and '.join(names)} would be served on the same socket, {socket}; give one of them another resource name"
+        for socket, names in sockets.items()
+        if len(names) > 1
+    ]
+    if problems:
+        raise ConfigError(problems)

@@ -1,0 +1,487 @@
+"""Claims made ready for pods, and released: what a driver answers the kubelet.
+
+A claim is asked about again and again: after any failure of its pod, after restarts and after a reboot. Once it is
+ready, the answer and the files are the same each time, and the API server is not asked. A claim that is released is
+forgotten, so that a call that came late is decided by what the API server says then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+from cdi.documents import to_json
+from cdi.edits import ContainerEdits
+from cdi.errors import CdiError
+from cdi.names import Kind
+from cdi.spec import Device as SpecDevice
+from cdi.spec import Spec
+from hami_plugin.allocation.capacity import NodeState
+from hami_plugin.dra.claims import Claim, ClaimError, Held, Part, Result, Use, excess, parts, read_claim, uses
+from hami_plugin.dra.prepared import ClaimFiles, Prepared, PreparedClaims, PreparedDevice, Receiver
+from hami_plugin.dra.slices import Offered, offered
+from hami_plugin.errors import ClusterError, HamiError
+from hami_plugin.host.paths import remove_files
+from hami_plugin.host.threads import StuckError, WorkThread
+from hami_plugin.log import logger
+from hami_plugin.model.placement import Assignment, Share
+from hami_plugin.model.views import Json
+from hami_plugin.node_status.annotations import Source
+from hami_plugin.sdk import Family, Injection, Leftovers
+from hami_plugin.vendor_boundary.guard import Guard
+
+log = logger(__name__)
+
+CLASS = "claim"
+"""Of the CDI names of what claims add to containers: ``<driver>/claim=<claim's UID>-<request>``."""
+DISK_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRef:
+    """How the kubelet names a claim."""
+
+    uid: str
+    namespace: str
+    name: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparingTiming:
+    """Seconds. The kubelet waits 45 s for an answer, and 10 to 15 s after a refusal: what will be soon is waited for.
+
+    ``release`` is how long another claim may take to give a device back, ``pod`` how long the watch may take to show
+    the claim's pods, ``whole`` is all that one claim may take. ``sweep`` is between looks for claims that nobody has,
+    ``check`` between looks for specs that were taken away.
+    """
+
+    release: float = 8.0
+    pod: float = 3.0
+    whole: float = 30.0
+    sweep: float = 600.0
+    check: float = 2.0
+
+
+class ClaimCluster(Protocol):
+    """The API server's ResourceClaims, as far as a driver reads them."""
+
+    async def get_claim(self, namespace: str, name: str) -> Json:
+        """A claim as it is. ``ClusterError`` where it cannot be read."""
+
+
+class ClaimPreparer:
+    """One driver's. ``taken`` says which pod has a device by the device plugin, by UUID.
+
+    One that is not ``accepting`` releases claims, and makes none ready.
+    """
+
+    def __init__(
+        self,
+        driver: str,
+        sources: Sequence[Source],
+        node: NodeState,
+        claims: PreparedClaims,
+        files: ClaimFiles,
+        *,
+        guard: Guard,
+        cluster: ClaimCluster,
+        taken: Callable[[], Mapping[str, str]],
+        accepting: bool = True,
+        timing: PreparingTiming | None = None,
+    ) -> None:
+        self.driver = driver
+        self.problem = ""
+        self._sources = sources
+        self._node = node
+        self._claims = claims
+        self._files = files
+        self._guard = guard
+        self._cluster = cluster
+        self._taken = taken
+        self._accepting = accepting
+        self._timing = timing or PreparingTiming()
+        self._thread = WorkThread(f"claims of {driver}")
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def prepare(self, refs: Sequence[ClaimRef]) -> dict[str, Prepared | ClaimError]:
+        """Each claim made ready, or why not, by UID."""
+        answers = await asyncio.gather(*(self._answered(ref, self._prepare) for ref in refs))
+        return {ref.uid: answer for ref, answer in zip(refs, answers, strict=True) if answer is not None}
+
+    async def unprepare(self, refs: Sequence[ClaimRef]) -> dict[str, ClaimError]:
+        """Each claim released; why not, by UID, of those that are not. One that is unknown has been."""
+        answers = await asyncio.gather(*(self._answered(ref, self._unprepare) for ref in refs))
+        return {ref.uid: one for ref, one in zip(refs, answers, strict=True) if isinstance(one, ClaimError)}
+
+    async def restore(self) -> None:
+        """Lay out all that was answered, before the kubelet asks: a reboot has emptied the directory of specs."""
+        kept = self._claims.of(self.driver)
+        await self._try(partial(self._files.clean, kept))
+        for one in kept:
+            if one.done:
+                await self._try(partial(self._files.lay_out, one))
+
+    async def run(self) -> None:
+        """Keep the files where runtimes read them, and release what nobody has any more. Until it is cancelled."""
+        swept = time.monotonic()
+        while True:
+            await asyncio.sleep(self._timing.check)
+            try:
+                await self._keep()
+                self.problem = ""
+            except (OSError, CdiError, StuckError) as error:
+                self._complain(error)
+            if time.monotonic() - swept >= self._timing.sweep:
+                swept = time.monotonic()
+                await self.sweep()
+
+    async def _try(self, function: Callable[[], None]) -> None:
+        """What fails is tried again by ``run``, and when the kubelet asks."""
+        try:
+            await self._on_disk(function)
+        except (OSError, CdiError, StuckError) as error:
+            self._complain(error)
+
+    def _complain(self, error: Exception) -> None:
+        if str(error) != self.problem:
+            log.warning("claims' files", driver=self.driver, problem=str(error))
+        self.problem = str(error)
+
+    async def sweep(self) -> None:
+        """Release claims that are gone, or are no more allocated to any pod that lives here.
+
+        The kubelet forgets claims with its state, and a call that came late may have made ready what nobody will ever
+        give back.
+        """
+        for one in self._claims.of(self.driver):
+            if not self._node.current() or any(self._lives(uid) for uid in one.pods):
+                continue
+            try:
+                document = await self._cluster.get_claim(one.namespace, one.name)
+            except ClusterError as error:
+                if not error.not_found:
+                    continue
+            else:
+                with suppress(ClaimError):
+                    claim = read_claim(document, uid=one.uid, driver=self.driver, pool=self._node.rules.node)
+                    if any(self._lives(uid) for uid in claim.consumers):
+                        continue
+            log.warning("claim released that nobody has", driver=self.driver, claim=one.claim)
+            await self._answered(ClaimRef(uid=one.uid, namespace=one.namespace, name=one.name), self._unprepare)
+
+    def _lives(self, uid: str) -> bool:
+        pod = self._node.pods.get(uid)
+        return pod is not None and not pod.terminal
+
+    async def _keep(self) -> None:
+        kept = [one for one in self._claims.of(self.driver) if one.done]
+        for one in await self._on_disk(partial(self._files.missing, kept)):
+            async with self._turn(one.uid):
+                if self._claims.get(*one.key) == one:
+                    await self._on_disk(partial(self._files.lay_out, one))
+                    log.warning("spec of a claim was gone, and is written anew", driver=self.driver, claim=one.claim)
+
+    async def _answered(
+        self, ref: ClaimRef, do: Callable[[ClaimRef], Coroutine[Any, Any, Prepared | None]]
+    ) -> Prepared | ClaimError | None:
+        """What ``do`` returns for one claim, which keeps no other waiting, or why it could not be done."""
+        try:
+            async with asyncio.timeout(self._timing.whole), self._turn(ref.uid):
+                return await do(ref)
+        except ClaimError as error:
+            refused = error
+        except TimeoutError:
+            refused = ClaimError(f"ResourceClaim {ref.key}: no answer within {self._timing.whole:g} s")
+        except (HamiError, OSError, CdiError) as error:
+            refused = ClaimError(f"ResourceClaim {ref.key}: {error}")
+        except Exception as error:
+            log.exception("unexpected error about a claim", driver=self.driver, claim=ref.key)
+            refused = ClaimError(f"ResourceClaim {ref.key}: {type(error).__name__}: {error}")
+        log.warning("claim refused", driver=self.driver, claim=ref.key, why=str(refused))
+        return refused
+
+    async def _prepare(self, ref: ClaimRef) -> Prepared:
+        known = self._claims.get(self.driver, ref.uid)
+        if known and known.done:
+            await self._on_disk(partial(self._files.lay_out, known))
+            return known
+        if not self._accepting:
+            raise ClaimError(f"ResourceClaim {ref.key}: this node serves {self.driver} by the device plugin")
+        try:
+            document = await self._cluster.get_claim(ref.namespace, ref.name)
+        except ClusterError as error:
+            raise ClaimError(f"ResourceClaim {ref.key} cannot be read: {error}") from error
+        claim = read_claim(document, uid=ref.uid, driver=self.driver, pool=self._node.rules.node)
+        used = await self._used(claim)
+        plan = await self._room(claim, used)
+        try:
+            one = await self._planned(plan)
+            self._claims.note(one)
+            await self._claims.written()
+            await self._on_disk(partial(self._clean, plan.leftovers))
+            await self._on_disk(partial(self._files.lay_out, one))
+            one = replace(one, done=True)
+            self._claims.note(one)
+            await self._claims.written()
+        except BaseException:
+            await self._take_back(plan.entry)
+            raise
+        log.info("claim prepared", driver=self.driver, claim=claim.key, devices=[share.device for share in one.shares])
+        return one
+
+    async def _unprepare(self, ref: ClaimRef) -> None:
+        known = self._claims.get(self.driver, ref.uid)
+        if known is None:
+            return
+        try:
+            await self._remove(known)
+        except (OSError, CdiError, StuckError) as error:
+            # Of this the kubelet tells nobody: the pod stays, terminating, without a word.
+            message = f"ResourceClaim {known.claim} is not released: {error}"
+            pods = [pod for uid in known.pods if (pod := self._node.pods.get(uid))]
+            self._node.events.refused(pods, "ClaimNotReleased", message)
+            raise ClaimError(message) from error
+        log.info("claim released", driver=self.driver, claim=known.claim)
+
+    async def _remove(self, known: Prepared) -> None:
+        """The spec, then the entry: killed in between, the next call finds the entry."""
+        left = [one for one in self._claims.of(self.driver) if one.key != known.key]
+        await self._on_disk(partial(self._files.remove, left))
+        self._claims.drop(known.key)
+        await self._claims.written()
+
+    async def _take_back(self, one: Prepared) -> None:
+        """Nothing was answered: whatever the disk says, the devices are free again."""
+        left = [other for other in self._claims.of(self.driver) if other.key != one.key]
+        self._claims.drop(one.key)
+        with suppress(OSError, CdiError, StuckError):
+            await asyncio.shield(asyncio.ensure_future(self._on_disk(partial(self._files.remove, left))))
+
+    async def _used(self, claim: Claim) -> tuple[Use, ...]:
+        """The containers that receive something. The kubelet may be ahead of our watch."""
+        until = asyncio.get_running_loop().time() + self._timing.pod
+        while True:
+            changes, seen = self._node.pods.changes, self._node.pods.changes.version
+            pods = [pod for uid in claim.consumers if (pod := self._node.pods.get(uid))]
+            here = [pod for pod in pods if not pod.terminal and not pod.deleted]
+            if here and all(claim.name in pod.claims.values() for pod in here):
+                return uses(claim, here)
+            left = until - asyncio.get_running_loop().time()
+            if left <= 0:
+                break
+            await changes.changed(seen, timeout=left)
+        if pods and not here:
+            raise ClaimError(f"ResourceClaim {claim.key} is for {pods[0].key}, which has ended or is being deleted")
+        raise ClaimError(
+            f"ResourceClaim {claim.key}: no pod of this node is known that it is reserved for",
+            hint="the watch of pods may be late; the kubelet asks again",
+        )
+
+    async def _room(self, claim: Claim, used: tuple[Use, ...]) -> Plan:
+        """The claim's shares, reserved in memory, once no other claim has what it needs.
+
+        A pod that was deleted by force still runs when its devices are given away: the kubelet's call that releases
+        them comes a little later.
+        """
+        until = asyncio.get_running_loop().time() + self._timing.release
+        while True:
+            seen = self._claims.changes.version
+            plan, why = self._fit(claim, used)
+            if not why:
+                self._claims.reserve(plan.entry)
+                return plan
+            left = until - asyncio.get_running_loop().time()
+            if left <= 0:
+                raise ClaimError(
+                    f"ResourceClaim {claim.key}: {why}", hint="the kubelet asks again, and releases what has ended"
+                )
+            await self._claims.changes.changed(seen, timeout=left)
+
+    def _fit(self, claim: Claim, used: tuple[Use, ...]) -> tuple[Plan, str]:
+        """The plan, and why it cannot be carried out beside what other claims have."""
+        devices = {one.name: (source.family, one) for source in self._sources for one in _offers(source)}
+        missing = next((result.device for result in claim.results if result.device not in devices), None)
+        if missing:
+            raise ClaimError(f"ResourceClaim {claim.key} has device {missing}, which is not on this node")
+        known = {name: one for name, (_family, one) in devices.items()}
+        for result in claim.results:
+            one = known[result.device]
+            if not one.device.health.offered:
+                why = f"{one.device.health}: {one.device.reason} {one.device.message}".rstrip()
+                raise ClaimError(f"ResourceClaim {claim.key} has device {one.name}, which is {why}")
+            if holder := self._taken().get(one.device.uuid):
+                raise ClaimError(f"ResourceClaim {claim.key} has device {one.name}, which {holder} has")
+        beside = self._claims.beside((self.driver, claim.uid))
+        own: list[Held] = []
+        for result in claim.results:
+            family, one = devices[result.device]
+            others = [held for shares in beside.values() for held in shares] + own
+            own.append(_held(result, family, one, others))
+        found = parts(claim, used, {name: one.shared for name, one in known.items()})
+        self._refuse_two_lists(claim, found)
+        entry = Prepared(
+            driver=self.driver,
+            uid=claim.uid,
+            namespace=claim.namespace,
+            name=claim.name,
+            pods=claim.consumers,
+            shares=tuple(own),
+        )
+        plan = Plan(entry=entry, claim=claim, parts=found, devices=devices)
+        return plan, excess(own, beside, known)
+
+    def _refuse_two_lists(self, claim: Claim, found: Sequence[Part]) -> None:
+        """``ClaimError`` for a container that has devices of this driver by another claim: limits are one list."""
+        receiving = {(part.use.pod.uid, part.use.container.name) for part in found if part.use}
+        for other in self._claims.of(self.driver):
+            both = [to for to in other.receivers if (to.uid, to.container) in receiving and other.uid != claim.uid]
+            if both:
+                raise ClaimError(
+                    f"container {both[0].container} of {both[0].namespace}/{both[0].pod} has devices of {self.driver} "
+                    f"by ResourceClaims {other.claim} and {claim.key}",
+                    hint="ask for all of them in one claim",
+                )
+
+    async def _planned(self, plan: Plan) -> Prepared:
+        """What containers receive, as it will be written and answered."""
+        names: dict[str, ContainerEdits] = {}
+        receivers, injections = [], list[Injection]()
+        for part in plan.parts:
+            own = [one for one in plan.entry.shares if one.request in part.requests and not one.admin]
+            if part.use is None or not own:
+                continue
+            families = {plan.devices[one.device][0].device_type: plan.devices[one.device][0] for one in own}
+            if len(families) > 1:
+                raise ClaimError(
+                    f"container {part.use.container.name} of {part.use.pod.key} has devices of several types: "
+                    f"{' and '.join(families)}",
+                    hint="ask for one type, by its attribute",
+                )
+            (family,) = families.values()
+            await self._require_host(family, [plan.devices[one.device][1] for one in own])
+            shares = [Share(grant=one.grant, device=plan.devices[one.device][1].device) for one in own]
+            shares.sort(key=lambda share: share.device.order)
+            pod, container = part.use.pod, part.use.container
+            assignment = Assignment(pod=pod, container=container, shares=tuple(shares))
+            injection = await self._guard.ask("inject", partial(family.node.inject, assignment, self._node.host))
+            plan.leftovers.append(family.node.leftovers(pod.uid, container.name, self._node.host.paths))
+            injections.append(injection)
+            names |= dict.fromkeys(part.requests, injection.edits)
+            receivers.append(
+                Receiver(
+                    uid=pod.uid,
+                    namespace=pod.namespace,
+                    pod=pod.name,
+                    container=container.name,
+                    init=container.alone,
+                    resource=family.resources.count,
+                    uuids=tuple(share.device.uuid for share in shares),
+                )
+            )
+        named = {request: edits for request, edits in names.items() if edits != ContainerEdits()}
+        return replace(
+            plan.entry,
+            devices=tuple(self._devices(plan, named)),
+            receivers=tuple(receivers),
+            spec=self._spec(plan.entry, named),
+            directories=tuple(str(path) for each in injections for path in each.directories),
+            files={str(path): text for each in injections for path, text in each.files.items()},
+        )
+
+    def _devices(self, plan: Plan, named: Mapping[str, ContainerEdits]) -> Iterable[PreparedDevice]:
+        """Each card goes by its own CDI name, and the first one of each request also by what the request adds."""
+        begun: set[str] = set()
+        for one in plan.entry.shares:
+            family, device = plan.devices[one.device]
+            own = family.node.delivery.name(device.device.uuid)
+            first = one.request in named and one.request not in begun and not one.admin
+            begun |= {one.request} if first else set()
+            added = (str(_kind(self.driver).device(_cdi_name(plan.entry.uid, one.request))),) if first else ()
+            yield PreparedDevice(
+                request=one.request,
+                pool=self._node.rules.node,
+                device=one.device,
+                share_id=one.share_id,
+                cdi_devices=(*added, own),
+            )
+
+    def _spec(self, entry: Prepared, named: Mapping[str, ContainerEdits]) -> str:
+        if not named:
+            return ""
+        devices = [SpecDevice(name=_cdi_name(entry.uid, request), edits=edits) for request, edits in named.items()]
+        return to_json(Spec(kind=_kind(self.driver), devices=tuple(devices)), entry.file)
+
+    async def _require_host(self, family: Family, devices: Sequence[Offered]) -> None:
+        """``ClaimError`` while the host lacks what the containers' limits need."""
+        if not family.node.needs_host or not any(family.node.limited(one.device) for one in devices):
+            return
+        problem = await self._guard.ask("host problem", partial(family.node.host_problem, self._node.host))
+        if problem:
+            raise ClaimError(problem)
+
+    def _clean(self, leftovers: Sequence[Leftovers]) -> None:
+        """What former starts have left of the containers: none of them runs yet."""
+        for left in leftovers:
+            if left.directory is not None and (folder := self._node.host.seen(left.directory)).is_dir():
+                remove_files(folder, left.names, left.suffix)
+
+    async def _on_disk(self, function: Callable[[], Any]) -> Any:
+        return await self._thread.call(function, DISK_S)
+
+    def _turn(self, uid: str) -> asyncio.Lock:
+        """Held by the one call at a time about a claim. Nothing is kept of claims that nobody asks about."""
+        return self._turns.setdefault(uid, asyncio.Lock())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How a claim is to be made ready. ``devices`` are all of the driver, with their families, by name."""
+
+    entry: Prepared
+    claim: Claim
+    parts: Sequence[Part]
+    devices: Mapping[str, tuple[Family, Offered]]
+    leftovers: list[Leftovers] = field(default_factory=list)
+
+
+def _offers(source: Source) -> tuple[Offered, ...]:
+    return offered(source.family, source.snapshot.value)
+
+
+def _held(result: Result, family: Family, one: Offered, others: Sequence[Held]) -> Held:
+    """The share as the family grants it, placed beside the others' on the same device."""
+    if one.shared and not result.slots and not result.admin:
+        raise ClaimError(
+            f"{one.name} is shared, and nothing says how much of it was allocated",
+            hint="the API server, the scheduler or an old ResourceSlice knows no DRAConsumableCapacity",
+        )
+    grant = one.grant(result.memory or one.memory, result.cores, result.slots)
+    beside = [held.grant for held in others if held.grant.uuid == grant.uuid and not held.admin]
+    return Held(
+        request=result.request,
+        device=one.name,
+        share_id=result.share_id,
+        memory=result.memory if one.shared else one.memory,
+        cores=result.cores if one.shared else 0,
+        slots=result.slots if one.shared else 1,
+        admin=result.admin,
+        grant=grant if result.admin else family.node.place(grant, one.device, beside),
+    )
+
+
+def _kind(driver: str) -> Kind:
+    return Kind(vendor=driver, cls=CLASS)
+
+
+def _cdi_name(uid: str, request: str) -> str:
+    return f"{uid}-{request}"

@@ -1,0 +1,309 @@
+"""ResourceSlices of one driver on one node: what they say, and which writes make the API server say so.
+
+A device is shared where the family's limits are enforced on this node; it then has capacities that claims consume.
+Any other is given to one claim whole. What is unwell is left out: no claim is given it, and claims that have it stay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Any
+
+from hami_plugin.model.device import Device, Snapshot
+from hami_plugin.model.placement import Grant
+from hami_plugin.model.quantity import exact
+from hami_plugin.model.views import Json
+from hami_plugin.protocol.register import key as refuses_key
+from hami_plugin.sdk import Family
+
+API_VERSION = "resource.k8s.io/v1"
+DOMAIN = "hami.io"
+MEMORY, CORES, SLOTS = "memory", "cores", "slots"
+MAX_DEVICES = 64
+"""In a slice. 128 are allowed, but not of devices that have taints or counters."""
+MAX_LABEL, MAX_TEXT = 63, 64
+MOST_CORES = 100
+"""Percent of one card, beyond which no container may ask, however many cores are offered of it."""
+_DIGITS = 10
+_MIB = 1 << 20
+_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+_PCI = re.compile(r"(?:0000)?([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
+
+
+def driver_name(vendor: str) -> str:
+    """What claims and classes call a vendor's driver, for good."""
+    return f"{vendor}.{DOMAIN}"
+
+
+def device_name(uuid: str) -> str:
+    """A device's name in its pool: its UUID as a DNS label, so that another card is another device."""
+    name = re.sub(r"[^a-z0-9]+", "-", uuid.lower()).strip("-")
+    if name == uuid.lower() and _LABEL.fullmatch(name):
+        return name
+    digits = hashlib.sha256(uuid.encode()).hexdigest()[:_DIGITS]
+    return f"{name[: MAX_LABEL - _DIGITS - 1].rstrip('-')}-{digits}".lstrip("-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """A device as claims see it. ``memory`` in MiB, ``cores`` in percent of a card, both 0 where there is no such
+    capacity. One that is not ``shared`` has one slot.
+
+    ``whole`` is the family's grant of all of it, ``every_core`` how the family counts 100 percent of its cores.
+    """
+
+    name: str
+    device: Device
+    memory: int = 0
+    cores: int = 0
+    slots: int = 1
+    whole: Grant
+    every_core: int = MOST_CORES
+
+    @property
+    def shared(self) -> bool:
+        return self.slots > 1
+
+    def grant(self, memory: int, cores: int, slots: int) -> Grant:
+        """The family's grant of a part, as consumed; ``cores`` of 0 are no limit."""
+        if not self.shared:
+            return self.whole
+        own = -(-cores * self.every_core // MOST_CORES)
+        return Grant(
+            uuid=self.device.uuid, device_type=self.whole.device_type, memory=memory, cores=own, slots=max(1, slots)
+        )
+
+
+def offered(family: Family, snapshot: Snapshot) -> tuple[Offered, ...]:
+    """All devices of a family, the unwell too, in their order.
+
+    None where they are lent in pieces that no claim can ask for: in a number of slices, or in percent alone.
+    """
+    resources = family.resources
+    if resources.sized_by_count or (resources.memory_in_percent and not family.node.unlimited):
+        return ()
+    shared = _shares(family, snapshot)
+    return tuple(_offered(family, device, shared=shared) for device in snapshot.devices)
+
+
+def _shares(family: Family, snapshot: Snapshot) -> bool:
+    """Whether containers are held to parts of these devices, which a claim can say in MiB and percent."""
+    node, resources = family.node, family.resources
+    if node.whole_only or node.unlimited or node.partitions or not (resources.memory or resources.cores):
+        return False
+    if resources.units or resources.cores_are_bits or resources.memory_in_percent:
+        return False
+    return not node.announce(snapshot, frozenset()).get(refuses_key(family.device_type))
+
+
+def _offered(family: Family, device: Device, *, shared: bool) -> Offered:
+    info, every_core = family.node.register(device, False), family.node.every_core(device)
+    name = device_name(device.uuid)
+    whole = Grant(uuid=device.uuid, device_type=family.device_type, memory=info.devmem, cores=every_core)
+    if not shared or device.place or info.count <= 1 or info.devmem <= 1:
+        return Offered(name=name, device=device, memory=device.memory, whole=whole, every_core=every_core)
+    cores = info.devcore * MOST_CORES // max(1, every_core) if family.resources.cores else 0
+    return Offered(
+        name=name,
+        device=device,
+        memory=info.devmem if family.resources.memory else 0,
+        cores=cores if cores > 1 else 0,
+        slots=info.count,
+        whole=whole,
+        every_core=every_core,
+    )
+
+
+def described(one: Offered) -> dict[str, Any]:
+    """The device in a slice."""
+    device = one.device
+    attributes: dict[str, Any] = {"type": {"string": device.family[:MAX_TEXT]}, "index": {"int": device.index}}
+    for name, text in (("uuid", device.uuid), ("productName", device.model)):
+        if text.isascii() and text.isprintable() and 0 < len(text) <= MAX_TEXT:
+            attributes[name] = {"string": text}
+    if device.numa is not None and device.numa >= 0:
+        attributes["resource.kubernetes.io/numaNode"] = {"int": device.numa}
+    if address := _PCI.fullmatch(device.pci.lower()):
+        attributes["resource.kubernetes.io/pciBusID"] = {"string": address[1]}
+    if not one.shared:
+        capacity = {MEMORY: {"value": f"{one.memory}Mi"}} if one.memory else {}
+        return {"name": one.name, "attributes": attributes, **({"capacity": capacity} if capacity else {})}
+    capacities = {}
+    if one.memory:
+        capacities[MEMORY] = _capacity(one.memory, "Mi", default=one.memory, least=1, most=one.memory)
+    if one.cores:
+        capacities[CORES] = _capacity(one.cores, "", default=0, least=0, most=min(one.cores, MOST_CORES))
+    capacities[SLOTS] = _capacity(one.slots, "", default=1, least=1, most=one.slots)
+    return {"name": one.name, "attributes": attributes, "allowMultipleAllocations": True, "capacity": capacities}
+
+
+def _capacity(value: int, unit: str, *, default: int, least: int, most: int) -> dict[str, Any]:
+    bounds = {"min": f"{least}{unit}", "max": f"{most}{unit}", "step": f"1{unit}"}
+    return {"value": f"{value}{unit}", "requestPolicy": {"default": f"{default}{unit}", "validRange": bounds}}
+
+
+def devices(all_offered: Iterable[Offered], withheld: AbstractSet[str] = frozenset()) -> list[dict[str, Any]]:
+    """What is published: the healthy devices, in their order, but for those whose UUIDs are ``withheld``.
+
+    The scheduler gives out the first that fits.
+    """
+    able = [one for one in all_offered if one.device.health.offered and one.device.uuid not in withheld]
+    return [described(one) for one in sorted(able, key=lambda one: one.device.order)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Whose slices they are: one pool for each driver and node. ``node_uid`` is the owner's."""
+
+    driver: str
+    node: str
+    node_uid: str
+
+    def name(self, number: int) -> str:
+        """Of the slice that is the pool's ``number``-th, by which the scheduler orders them."""
+        return f"{self.driver}-{self.node}-{number:05x}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """A slice as the API server has it."""
+
+    name: str
+    uid: str
+    version: str
+    document: Json = field(default_factory=dict)
+
+    @property
+    def spec(self) -> Json:
+        spec = self.document.get("spec")
+        return spec if isinstance(spec, Mapping) else {}
+
+    @property
+    def driver(self) -> str:
+        return str(self.spec.get("driver", ""))
+
+    @property
+    def generation(self) -> int:
+        pool = self.spec.get("pool")
+        number = pool.get("generation") if isinstance(pool, Mapping) else 0
+        return number if isinstance(number, int) else 0
+
+
+def slice_view(document: Json) -> Slice:
+    """Read a ResourceSlice. Nothing in it raises."""
+    meta = document.get("metadata")
+    meta = meta if isinstance(meta, Mapping) else {}
+    return Slice(
+        name=str(meta.get("name", "")),
+        uid=str(meta.get("uid", "")),
+        version=str(meta.get("resourceVersion", "")),
+        document=document,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writes:
+    """In this order: too many slices of one generation would be as useless as too few."""
+
+    deletes: tuple[Slice, ...] = ()
+    updates: tuple[dict[str, Any], ...] = ()
+    creates: tuple[dict[str, Any], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.deletes or self.updates or self.creates)
+
+
+def writes(
+    place: Place,
+    wanted: Sequence[Json],
+    there: Mapping[str, Slice],
+    same: Callable[[Json, Json], bool] | None = None,
+) -> Writes:
+    """What makes ``there``, by name, the slices of ``wanted`` devices; nothing where they are already.
+
+    One slice may change within its generation. Readers take a pool of several for whole once all have the newest.
+    ``same`` may take more documents for equal than are.
+    """
+    equal = same or alike
+    chunks = [wanted[at : at + MAX_DEVICES] for at in range(0, max(1, len(wanted)), MAX_DEVICES)]
+    now = max((one.generation for one in there.values()), default=0)
+
+    def documents(generation: int) -> dict[str, dict[str, Any]]:
+        return {place.name(n): _document(place, n, chunk, generation, len(chunks)) for n, chunk in enumerate(chunks)}
+
+    listed = documents(max(1, now))
+    changed = [name for name, one in listed.items() if name in there and not equal(one, there[name].document)]
+    if listed.keys() != there.keys() or len(changed) > 1:
+        listed = documents(now + 1)
+        changed = [name for name in listed if name in there]
+    return Writes(
+        deletes=tuple(one for name, one in there.items() if name not in listed),
+        updates=tuple(_over(listed[name], there[name]) for name in changed),
+        creates=tuple(one for name, one in listed.items() if name not in there),
+    )
+
+
+def _document(place: Place, number: int, chunk: Sequence[Json], generation: int, count: int) -> dict[str, Any]:
+    owner = {"apiVersion": "v1", "kind": "Node", "name": place.node, "uid": place.node_uid, "controller": True}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "ResourceSlice",
+        "metadata": {"name": place.name(number), "ownerReferences": [owner]},
+        "spec": {
+            "driver": place.driver,
+            "nodeName": place.node,
+            "pool": {"name": place.node, "generation": generation, "resourceSliceCount": count},
+            "devices": [dict(one) for one in chunk],
+        },
+    }
+
+
+def _over(document: dict[str, Any], there: Slice) -> dict[str, Any]:
+    """The document in place of the one that is there, if nobody has changed it since."""
+    meta = {**document["metadata"], "uid": there.uid, "resourceVersion": there.version}
+    return {**document, "metadata": meta}
+
+
+def alike(one: Json, other: Json) -> bool:
+    """Whether two documents say the same. The API server writes quantities in a way of its own."""
+    return bool(normal(one) == normal(other))
+
+
+def normal(document: Json) -> Any:
+    """What a slice says, with quantities as numbers."""
+    meta, spec = document.get("metadata", {}), document.get("spec", {})
+    owners = meta.get("ownerReferences", [])
+    found = [_plain(device) for device in spec.get("devices") or ()]
+    return {
+        "owners": [(owner.get("kind"), owner.get("uid")) for owner in owners],
+        "spec": {**{key: value for key, value in spec.items() if key != "devices"}, "devices": found},
+    }
+
+
+def _plain(device: Json) -> dict[str, Any]:
+    capacity = {name: _numbers(value) for name, value in (device.get("capacity") or {}).items()}
+    return {**{key: value for key, value in device.items() if value not in (None, {}, [])}, "capacity": capacity}
+
+
+def _numbers(value: Any) -> Any:
+    """The value with each quantity in it as a number; what is none stays as it is."""
+    if isinstance(value, Mapping):
+        return {key: _numbers(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_numbers(one) for one in value]
+    try:
+        return exact(value)
+    except ValueError:
+        return value
+
+
+def consumed_mebibytes(text: object) -> int:
+    """A quantity of bytes in MiB, rounded up. ``ValueError`` for what is none."""
+    amount = exact(text)
+    if amount is None or amount < 0:
+        raise ValueError(f"{str(text)[:64]!r} is no amount of memory")
+    return -(-amount // _MIB)

@@ -1,0 +1,1 @@
+"""Generated from ``proto/hami_plugin/kubelet/api`` by ``make proto``: the kubelet's two gRPC services."""

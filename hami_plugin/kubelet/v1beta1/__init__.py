@@ -1,1 +1,0 @@
-"""Generated from ``proto/hami_plugin/kubelet/v1beta1/deviceplugin.proto`` by ``make proto``."""

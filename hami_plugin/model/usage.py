@@ -1,0 +1,56 @@
+"""What containers use of the devices that they were given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class UsageState(StrEnum):
+    """Whether a container's usage could be read."""
+
+    ABSENT = "absent"
+    """The container has not used a device yet."""
+    UNINITIALISED = "uninitialised"
+    OK = "ok"
+    UNSUPPORTED = "unsupported_layout"
+    CORRUPT = "corrupt"
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceUsage:
+    """One container's use of one device, in bytes and percent of the whole device; a limit of 0 is none.
+
+    ``utilization`` sums up the container's processes and may exceed 100. ``context``, ``module`` and ``buffer`` are
+    parts of ``memory_used``.
+    """
+
+    uuid: str
+    memory_used: int
+    memory_limit: int
+    utilization: int
+    core_limit: int
+    context: int = 0
+    module: int = 0
+    buffer: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerUsage:
+    """What one container uses, and how far its own word can be taken.
+
+    ``last_kernel_s`` is in seconds since the epoch. ``changed_limits`` are the UUIDs of devices whose limits are not
+    those that the daemon gave.
+    """
+
+    state: UsageState
+    detail: str = ""
+    layout: str = ""
+    devices: tuple[DeviceUsage, ...] = ()
+    processes: int = 0
+    last_kernel_s: float | None = None
+    corrupt_slots: int = 0
+    foreign_uuids: int = 0
+    unsettled_slots: int = 0
+    changed_limits: tuple[str, ...] = ()

@@ -1,0 +1,246 @@
+"""What containers really use of their devices, read again and again, and the folders that ended pods leave behind.
+
+A vendor says how one container's usage is read. Each vendor's containers are read on its own thread, so one that hangs
+delays no other, and a scrape only shows what was read last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from hami_plugin.allocation.identity import Held
+from hami_plugin.errors import HamiError
+from hami_plugin.host.paths import HostFiles
+from hami_plugin.host.threads import BoundedCalls, StuckError, carried
+from hami_plugin.log import logger
+from hami_plugin.model.placement import Share
+from hami_plugin.model.usage import ContainerUsage, UsageState
+from hami_plugin.node_status.annotations import Source
+from hami_plugin.node_status.occupancy import Occupied
+
+log = logger(__name__)
+
+READ_TIMEOUT_S = 4.0
+"""How long a vendor may read the usage of all its containers."""
+MAX_FOLDERS = 4096
+"""Folders of containers that are looked at in one turn."""
+MAX_REMOVED = 64
+"""Folders that are removed in one turn."""
+FOLDER_KEPT_S = 300.0
+"""How long a folder stays whose pod is unknown: a list of pods may be behind the kubelet."""
+_FOLDER = re.compile(
+    r"(?P<uid>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32})_[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """The usage of one container, whose share ``held`` is."""
+
+    source: Source
+    held: Held
+    usage: ContainerUsage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pods:
+    """What is known of this node's pods. ``known`` is None while the API server's list may be out of date."""
+
+    held: Callable[[], Iterable[Held]]
+    known: Callable[[], AbstractSet[str] | None]
+
+
+class UsageReader:
+    """Reads every ``interval`` seconds; ``clock`` gives monotonic seconds. ``readings`` are the last ones."""
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        pods: Pods,
+        *,
+        host: HostFiles,
+        interval: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        nodes = [(source, source.family.node) for source in sources]
+        self._vendors = [_Vendor(source) for source, node in nodes if node.usage or node.folders]
+        self._pods = pods
+        self._host = host
+        self._interval = interval
+        self._clock = clock
+        self.readings: Sequence[Reading] = ()
+        self.read_at: float | None = None
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        if not self._vendors:
+            return
+        try:
+            while True:
+                await self.turn()
+                await asyncio.sleep(self._interval)
+        finally:
+            for vendor in self._vendors:
+                vendor.calls.close()
+
+    async def turn(self) -> None:
+        """Read every container once, and remove the folders of pods that are gone."""
+        held, known = list(self._pods.held()), self._pods.known()
+        if known is not None:
+            known = {*known, *(one.uid for one in held)}
+        turns = (vendor.turn(held, known, self._host, self._clock()) for vendor in self._vendors)
+        self.readings = [reading for readings in await asyncio.gather(*turns) for reading in readings]
+        self.read_at = self._clock()
+
+    def age_s(self) -> float | None:
+        """Seconds since the last reading; None before the first."""
+        return None if self.read_at is None else self._clock() - self.read_at
+
+
+class _Vendor:
+    """One family's containers, on a thread of their own."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._unknown: Mapping[str, float] = {}
+        self.calls = BoundedCalls(f"usage of {source.family.device_type}", timeout=READ_TIMEOUT_S)
+
+    async def turn(
+        self, held: Iterable[Held], known: AbstractSet[str] | None, host: HostFiles, now: float
+    ) -> Sequence[Reading]:
+        """Of a family whose usage nobody reads, only what its ended pods have left is removed."""
+        family = self._source.family
+        wanted = [one for one in held if family.node.usage and one.resource == family.resources.count]
+        try:
+            readings = await self.calls.ask(partial(self._read_all, wanted, host))
+        except (StuckError, HamiError) as error:
+            why = ContainerUsage(state=UsageState.UNREADABLE, detail=str(error))
+            return [Reading(source=self._source, held=one, usage=why) for one in wanted]
+        if known is not None:
+            with suppress(StuckError, HamiError):  # the next turn tries again; what was read stands
+                await self.calls.ask(partial(self._tidy, known, host, now))
+        return readings
+
+    def _read_all(self, wanted: Sequence[Held], host: HostFiles) -> Sequence[Reading]:
+        devices = {device.uuid: device for device in self._source.snapshot.value.devices}
+        readings = []
+        for one in wanted:
+            shares = sorted(
+                (Share(grant=grant, device=devices[grant.uuid]) for grant in one.grants if grant.uuid in devices),
+                key=lambda share: share.device.order,
+            )
+            if len(shares) == len(one.grants):
+                usage = self._read(one, shares, host)
+            else:
+                usage = ContainerUsage(
+                    state=UsageState.UNREADABLE, detail="a device of it is not on this node any more"
+                )
+            readings.append(Reading(source=self._source, held=one, usage=usage))
+        return readings
+
+    def _read(self, held: Held, shares: Sequence[Share], host: HostFiles) -> ContainerUsage:
+        read = self._source.family.node.usage
+        assert read
+        try:
+            return read(held.uid, held.container, shares, host)
+        except OSError as error:
+            return ContainerUsage(state=UsageState.UNREADABLE, detail=error.strerror or str(error))
+        except HamiError as error:
+            return ContainerUsage(state=UsageState.UNREADABLE, detail=str(error))
+        except Exception as error:  # noqa: BLE001  # the line between one vendor and all others
+            problem = self._source.errors.record("usage", carried(error))
+            return ContainerUsage(state=UsageState.UNREADABLE, detail=str(problem))
+
+    def _tidy(self, known: AbstractSet[str], host: HostFiles, now: float) -> None:
+        folders = self._source.family.node.folders
+        if folders is None:
+            return
+        root = host.seen(folders(host.paths))
+        try:
+            names = [path.name for path in islice(root.iterdir(), MAX_FOLDERS)]
+        except OSError:
+            return  # nothing was handed out on this host yet
+        self._unknown, removable = expired(names, known, self._unknown, now)
+        for name in removable:
+            if _remove(root / name):
+                log.info("folder of an ended pod removed", folder=name, device_type=self._source.family.device_type)
+
+
+def expired(
+    names: Iterable[str], known: AbstractSet[str], unknown: Mapping[str, float], now: float
+) -> tuple[Mapping[str, float], Sequence[str]]:
+    """Which folders may go: ``<pod UID>_<container>`` of a pod that was unknown for five minutes, 64 at a time.
+
+    ``unknown`` and the first answer are since when, in monotonic seconds. A name of another form is nobody's and stays.
+    """
+    since: dict[str, float] = {}
+    for name in names:
+        match = _FOLDER.fullmatch(name)
+        if match and match["uid"] not in known:
+            since[name] = unknown.get(name, now)
+    return since, [name for name, start in since.items() if now - start >= FOLDER_KEPT_S][:MAX_REMOVED]
+
+
+def _remove(folder: Path) -> bool:
+    """Remove it without following a link: the container could write to it. Another turn tries again."""
+    if not shutil.rmtree.avoids_symlink_attacks:
+        return False
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        log.warning("folder of an ended pod cannot be removed", folder=folder.name, why=error.strerror or str(error))
+        return False
+    return True
+
+
+def usage_document(occupied: Iterable[Occupied], reader: UsageReader, node: str) -> Mapping[str, Any]:
+    """Every device with its containers, what they may use and what they use, as JSON has it. Memory is in bytes."""
+    used = {(one.held.key, device.uuid): device for one in reader.readings for device in one.usage.devices}
+    states = {one.held.key: one.usage for one in reader.readings}
+    devices = []
+    for one in occupied:
+        containers = []
+        for portion in one.portions:
+            found, usage = used.get((portion.held.key, one.device.uuid)), states.get(portion.held.key)
+            containers.append(
+                {
+                    "namespace": portion.held.namespace,
+                    "pod": portion.held.pod,
+                    "container": portion.held.container,
+                    "memoryLimit": int(portion.memory) << 20,
+                    "cores": portion.cores,
+                    "memoryUsed": found.memory_used if found else None,
+                    "utilization": found.utilization / 100 if found else None,
+                    "processes": usage.processes if usage else None,
+                    "state": usage.state.value if usage else "not measured",
+                    "detail": usage.detail if usage else "",
+                }
+            )
+        devices.append(
+            {
+                "vendor": one.source.vendor,
+                "deviceType": one.source.family.device_type,
+                "uuid": one.device.uuid,
+                "index": one.device.index,
+                "number": one.device.number,
+                "model": one.device.model,
+                "health": one.device.health.value,
+                "reason": one.device.reason,
+                "memory": one.memory << 20,
+                "shares": one.shares,
+                "sharesAllocated": one.handed,
+                "containers": containers,
+            }
+        )
+    return {"node": node, "ageSeconds": reader.age_s(), "devices": devices}

@@ -1,0 +1,159 @@
+"""The partitions that this node has made or seen, in memory and in a file that a killed daemon finds again.
+
+One JSON line for each change, on the disk before what it announces is done. Only the threads of cards write, each about
+its own card; readers get a mapping that never changes.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from hami_plugin.allocation.ledger import Journal
+from hami_plugin.errors import HamiError
+from hami_plugin.partitions.life import Entry, Owner, State
+from hami_plugin.sdk.partitions import Placement
+
+VERSION = 1
+SLACK = 2000
+"""Lines beyond those that count, of some 500 bytes each, before the file is written anew."""
+
+
+class PartitionJournal:
+    """``entries`` by number. OSError from whatever writes, and then nothing has changed."""
+
+    def __init__(
+        self,
+        path: Path,
+        boot: str,
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.path = path
+        self.boot = boot
+        self.entries: Mapping[int, Entry] = MappingProxyType({})
+        self.unreadable: tuple[str, ...] = ()
+        """Why lines of the file do not count. What is not known because of that must not be taken for nobody's."""
+        self._file = Journal(path)
+        self._turn = threading.Lock()
+        self._clock = clock
+        self._monotonic = monotonic
+        self._sequence = 0
+        self._last = 0
+        self._changed: dict[str, int] = {}
+
+    def load(self) -> None:
+        """Read what a former life has left. A file that cannot be read at all counts as unreadable, and stays."""
+        with self._turn:
+            self._load()
+
+    def changed(self, card: str) -> int:
+        """Moves with every change of the card's entries."""
+        return self._changed.get(card, 0)
+
+    def new(self, entry: Entry, op: str) -> Entry:
+        """Write down one that has no number yet, and answer it with its number."""
+        with self._turn:
+            numbered = replace(entry, number=self._last + 1)
+            self._write(op, numbered, {**self.entries, numbered.number: numbered})
+            self._last = numbered.number
+            return numbered
+
+    def put(self, entry: Entry, op: str) -> Entry:
+        """Write down what has become of one."""
+        with self._turn:
+            self._write(op, entry, {**self.entries, entry.number: entry})
+            return entry
+
+    def drop(self, entry: Entry, op: str) -> None:
+        """Write down that it is no more."""
+        with self._turn:
+            left = {number: one for number, one in self.entries.items() if number != entry.number}
+            self._write(op, replace(entry, state=State.DESTROYED), left)
+
+    def close(self) -> None:
+        with self._turn:
+            self._file.close()
+
+    def _write(self, op: str, entry: Entry, after: dict[int, Entry]) -> None:
+        lines = self._line(op, entry)
+        if self._file.lines > 2 * len(after) + SLACK:
+            self._file.rewrite(self._whole(after))
+        else:
+            self._file.append(lines, lambda: self._whole(after), flush=True)
+        self.entries = MappingProxyType(after)
+        self._changed[entry.card] = self._changed.get(entry.card, 0) + 1
+
+    def _whole(self, entries: Mapping[int, Entry]) -> Iterable[dict[str, Any]]:
+        return [self._line("kept", entry) for entry in entries.values()]
+
+    def _line(self, op: str, entry: Entry) -> dict[str, Any]:
+        self._sequence += 1
+        line = {
+            "v": VERSION,
+            "seq": self._sequence,
+            "at": round(self._clock(), 3),
+            "up": round(self._monotonic(), 3),
+            "boot": self.boot,
+            "op": op,
+            "partition": _members(entry),
+        }
+        return {**line, "crc": _checksum(line)}
+
+    def _load(self) -> None:
+        entries: dict[int, Entry] = {}
+        try:
+            lines = self._file.read()
+        except HamiError as error:
+            self.unreadable = (error.message,)
+            return
+        wrong = list(self._file.unreadable)
+        for line in lines:
+            try:
+                entry = _entry(line)
+            except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+                wrong.append(f"{str(line)[:80]}: {error!r}"[:200])
+                continue
+            self._sequence = max(self._sequence, line["seq"])
+            self._last = max(self._last, entry.number)
+            if entry.state is State.DESTROYED:
+                entries.pop(entry.number, None)
+            else:
+                entries[entry.number] = entry
+        self.entries = MappingProxyType(entries)
+        self.unreadable = tuple(wrong)
+
+
+def _checksum(line: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(line, sort_keys=True, separators=(",", ":")).encode())
+
+
+def _members(entry: Entry) -> dict[str, Any]:
+    members = asdict(entry) | {"placement": entry.placement._asdict()}
+    if entry.owner is None:
+        del members["owner"]
+    return members
+
+
+def _entry(line: Mapping[str, Any]) -> Entry:
+    """ValueError, KeyError or TypeError where the line is not as it was written."""
+    told = dict(line)
+    if told.pop("crc") != _checksum(told):
+        raise ValueError("the checksum is wrong")
+    if told["v"] != VERSION:
+        raise ValueError(f"version {told['v']} is not known")
+    members = dict(told["partition"])
+    members["state"] = State(members["state"])
+    members["placement"] = Placement(**members["placement"])
+    members["before"] = tuple((*seen, tuple(tuple(one) for one in ids)) for *seen, ids in members["before"])
+    if "owner" in members:
+        members["owner"] = Owner(**members["owner"])
+    return Entry(**members)

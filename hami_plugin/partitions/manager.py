@@ -1,0 +1,585 @@
+"""One family's partitions while the daemon serves: made for an Allocate, handed out, and destroyed behind it.
+
+Each card has a thread, so that a call that takes its time, or a partition that somebody keeps open, holds up no other
+card. Nothing here waits for an event that can be missed: whatever is open is looked at again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from cdi.errors import CdiError
+from hami_plugin.aio import Backoff, Watched
+from hami_plugin.allocation.pods import PodTable
+from hami_plugin.errors import HamiError, RefusalReason, RefusedError
+from hami_plugin.host.threads import StuckError, WorkThread
+from hami_plugin.log import logger
+from hami_plugin.model.device import Device, Snapshot
+from hami_plugin.model.placement import Assignment
+from hami_plugin.model.views import PodView
+from hami_plugin.node_status.events import EventRecorder
+from hami_plugin.partitions.cutting import Cutter, Ensured, owners_of
+from hami_plugin.partitions.journal import PartitionJournal
+from hami_plugin.partitions.life import ABSENT, ENDING, Entry, Owner, State, blocked, openness, placeable
+from hami_plugin.partitions.reconciliation import Change, Known, PodReservation, unfulfilled
+from hami_plugin.sdk.family import PartitionSide, Reservation
+from hami_plugin.sdk.partitions import Cuttable, Partition, PartitionDriver, Placement, Profile, UnlistedCardsError
+
+log = logger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Seconds: between listings; from a pod's end to the first try; for an Allocate; the pauses between tries; until a
+    partition that stays is told of, and again; without destruction after a journal that could not be read; for one
+    listing; for the API server's first list of pods; until a card that changed is looked at again; for the kubelet to
+    say in an Allocate which pods it has.
+    """
+
+    look: float = 30.0
+    grace: float = 2.0
+    budget: float = 5.0
+    first: float = 1.0
+    cap: float = 60.0
+    told: float = 300.0
+    careful: float = 600.0
+    listing: float = 60.0
+    pods: float = 5.0
+    again: float = 2.0
+    asking: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbours:
+    """Whom the partitions are for. ``current``: the known pods are those of the API server.
+
+    ``listed`` are namespace and name of the pods that the kubelet still has devices for; ``HamiError`` where it does
+    not say. ``settle`` has a pod's record compared anew.
+    """
+
+    pods: PodTable
+    current: Callable[[], bool]
+    listed: Callable[[], Coroutine[Any, Any, AbstractSet[tuple[str, str]]]]
+    settle: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """One partition as commands and metrics show it. ``owner`` and ``plan`` may be empty; ``age`` in seconds."""
+
+    card: str
+    profile: str
+    start: int
+    size: int
+    state: State
+    owner: str = ""
+    uuid: str = ""
+    age: float = 0.0
+    reason: str = ""
+    plan: str = ""
+
+
+class Specs(Protocol):
+    """The partitions' CDI specs. Both calls block, and raise ``CdiError`` or ``HamiError``."""
+
+    def publish(self, made: Sequence[tuple[Device, Partition]]) -> None: ...
+
+    def keep(self, uuids: Iterable[str]) -> None: ...
+
+
+class Partitions:
+    """``begun`` is set once the journal and a listing agree; ``cuttable`` is by card, and None until then.
+
+    ``problem`` is empty while the driver answers and the journal can be written.
+    """
+
+    def __init__(
+        self,
+        resource: str,
+        side: PartitionSide,
+        driver: PartitionDriver,
+        journal: PartitionJournal,
+        *,
+        snapshot: Watched[Snapshot],
+        neighbours: Neighbours,
+        events: EventRecorder,
+        specs: Specs | None = None,
+        timing: Timing | None = None,
+        ended: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.resource = resource
+        self.problem = "not looked yet"
+        self.begun = asyncio.Event()
+        self.cuttable: Watched[Mapping[str, Cuttable] | None] = Watched(None)
+        self.profiles: Mapping[str, tuple[Profile, ...]] = {}
+        self._side = side
+        self._driver = driver
+        self._journal = journal
+        self._snapshot = snapshot
+        self._near = neighbours
+        self._events = events
+        self._specs = specs
+        self._described: AbstractSet[str] | None = None
+        self._timing = timing or Timing()
+        self._ended = ended
+        self._cutter = Cutter(driver, journal, lasting=side.lasting)
+        self._lister = WorkThread(f"partitions of {resource}")
+        self._describer = WorkThread(f"specs of {resource}")
+        self._threads: dict[str, WorkThread] = {}
+        self._wake = asyncio.Event()
+        self._loaded = False
+        self._careful_until = 0.0
+        self._living: AbstractSet[str] | None = None
+        self._due: dict[int, float] = {}
+        self._ending_since: dict[int, float] = {}
+        self._told_at: dict[int, float] = {}
+        self._busy: dict[int, asyncio.Task[None]] = {}
+        self._next_look = 0.0
+        self._asked: AbstractSet[str] = frozenset()
+
+    @property
+    def entries(self) -> Mapping[int, Entry]:
+        return self._journal.entries
+
+    async def prepared(self, assignment: Assignment) -> tuple[Partition, ...]:
+        """What this container is to have, made now where it is not there yet. ``HamiError`` with the reason.
+
+        Empty for a container of whole cards. If one of several cannot be made, those made for it are destroyed again.
+        """
+        wanted = self._side.wanted(assignment)
+        if not wanted:
+            return ()
+        await self._require_begun()
+        reservations = [self._pod_reservation(assignment.pod, one) for one in wanted]
+        with suppress(TimeoutError):  # who has ended does not come back, so an older account serves too
+            async with asyncio.timeout(self._timing.asking):
+                self._living = await self._who_lives()
+        boot, living, may_destroy = self._journal.boot, self._living, self._may_destroy
+        ensure = partial(self._cutter.ensure, boot=boot, living=living, may_destroy=may_destroy)
+        calls = (self._on(one.wanted.card, partial(ensure, one), "made") for one in reservations)
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        self._publish()
+        failures = [one for one in outcomes if isinstance(one, BaseException)]
+        if failures:
+            await self._undo([one for one in outcomes if isinstance(one, Ensured) and one.fresh])
+            raise failures[0]
+        found = [one.entry for one in outcomes if isinstance(one, Ensured)]
+        await self._release_others(assignment, {entry.number for entry in found})
+        await self.described(assignment.pod.uid, assignment.container.name)
+        return tuple(entry.partition for entry in found)
+
+    async def handed_out(self, assignment: Assignment) -> None:
+        """The container's answer is next: write down that it has its partitions."""
+        mine = owners_of(self.entries, assignment.pod.uid, assignment.container.name).values()
+        calls = (self._on(one.card, partial(self._cutter.hand_out, one.number), "written down") for one in mine)
+        await asyncio.gather(*calls)
+
+    async def described(self, uid: str, container: str) -> None:
+        """Have what the container has in CDI specs, before it starts. ``HamiError`` where that cannot be."""
+        mine = [one.partition for one in owners_of(self.entries, uid, container).values() if one.uuid]
+        devices = {device.uuid: device for device in self._snapshot.value.devices}
+        made = [(devices[one.card], one) for one in mine if one.card in devices]
+        if self._specs is None or not made:
+            return
+        try:
+            await self._describer.call(partial(self._specs.publish, made), self._timing.budget)
+        except (CdiError, StuckError) as error:
+            raise HamiError(f"partitions cannot be described for the container runtime: {error}") from error
+
+    def reserved(self, pod: PodView, container: str) -> list[Reservation]:
+        """What one container is to have."""
+        return [one.wanted for one in self._reservations_of(pod) if one.wanted.container == container]
+
+    def taken(self, card: str, pod: PodView) -> list[Placement]:
+        """The ranges of a card that all others than this pod have, or that are reserved for them."""
+        entries = [one for one in self.entries.values() if one.card == card and one.state not in ABSENT]
+        others = [one.placement for one in entries if one.owner is None or one.owner.uid != pod.uid]
+        reserved = [one for one in self._reservations() if one.wanted.card == card and one.owner.uid != pod.uid]
+        return others + [one.wanted.placement for one in unfulfilled(reserved, entries)]
+
+    def lost(self, uid: str, container: str) -> str:
+        """Why the container cannot start (again): what it was given is gone. Empty where it is not."""
+        mine = owners_of(self.entries, uid, container)
+        gone = [one for one in mine.values() if one.state is State.LOST]
+        return f"{gone[0].profile} of {gone[0].card} is gone: {gone[0].reason}" if gone else ""
+
+    def names(self, pod: PodView) -> Mapping[str, str]:
+        """The pod's annotations with the names of what it has."""
+        mine = {entry.owner: entry for entry in self.entries.values() if entry.owner and entry.owner.uid == pod.uid}
+        if not mine:
+            return {}
+        pairs = [
+            (reservation.wanted, entry.partition)
+            for reservation in self._reservations_of(pod)
+            if (entry := mine.get(reservation.owner)) and entry.state is State.ASSIGNED
+        ]
+        try:
+            return self._side.names(pod, pairs) if pairs else {}
+        except HamiError as error:
+            log.warning("partitions not told", pod=pod.key, problem=str(error))
+            return {}
+
+    async def run(self) -> None:
+        """Look, release and destroy, for ever."""
+        await self._begin()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._wake_by(self._near.pods.changes), name=f"pods of {self.resource}'s partitions")
+            group.create_task(self._wake_by(self._snapshot), name=f"cards of {self.resource}'s partitions")
+            while True:
+                self._wake.clear()
+                await self._turn(group)
+                with_due = [due for number, due in self._due.items() if number not in self._busy]
+                until = min([self._next_look, *with_due]) if self._may_destroy else self._next_look
+                pause = min(max(0.05, until - time.monotonic()), self._timing.look)
+                try:
+                    async with asyncio.timeout(pause):
+                        await self._wake.wait()
+                except TimeoutError:
+                    continue
+
+    async def close(self) -> None:
+        """Begin nothing more, and wait a while for what is under way: a successor may act on the same cards."""
+        threads = (self._describer, *self._threads.values())
+        running = [thread.call(lambda: None, self._timing.budget, last=True) for thread in threads]
+        running.append(self._lister.call(self._ended, self._timing.budget, last=True))
+        await asyncio.gather(*running, return_exceptions=True)
+        self._threads = {}
+        self.cuttable.close()
+
+    def shown(self) -> Iterator[Shown]:
+        """All that exists, then what is reserved and not made yet."""
+        now = time.time()
+        for entry in sorted(self.entries.values(), key=lambda one: (one.card, one.placement, one.number)):
+            yield Shown(
+                card=entry.card,
+                profile=entry.profile,
+                start=entry.placement.start,
+                size=entry.placement.size,
+                state=entry.state,
+                owner=str(entry.owner) if entry.owner else "",
+                uuid=entry.uuid,
+                age=max(0.0, now - entry.made),
+                reason=entry.reason,
+                plan=self._plan(entry),
+            )
+        for reservation in unfulfilled(self._reservations(), list(self.entries.values())):
+            wanted = reservation.wanted
+            yield Shown(
+                card=wanted.card,
+                profile=wanted.profile,
+                start=wanted.placement.start,
+                size=wanted.placement.size,
+                state=State.RESERVED,
+                owner=str(reservation.owner),
+                plan="make",
+            )
+
+    def placeable(self) -> Iterator[tuple[str, Profile, int]]:
+        """Card, profile, and how many places are left for it."""
+        for card, profiles in sorted(self.profiles.items()):
+            there = [entry for entry in self.entries.values() if entry.card == card]
+            for profile, count in placeable(profiles, there):
+                yield card, profile, count
+
+    def openness(self) -> Iterator[tuple[str, float]]:
+        """Card, and how much of its places is left: 1 while it is empty, and less the more it is fragmented."""
+        left: dict[str, list[tuple[Profile, int]]] = {}
+        for card, profile, count in self.placeable():
+            left.setdefault(card, []).append((profile, count))
+        for card, profiles in left.items():
+            yield card, openness(profiles)
+
+    @property
+    def _may_destroy(self) -> bool:
+        return self._living is not None and time.monotonic() >= self._careful_until
+
+    def _plan(self, entry: Entry) -> str:
+        match entry.state:
+            case State.DRAINING | State.FAILED | State.DESTROYING:
+                return "destroy" if self._may_destroy else "destroy, once it is known who lives"
+            case State.LEAKED:
+                return "destroy, if it stays nobody's"
+            case State.LOST:
+                return "forget with its pod"
+        return ""
+
+    async def _require_begun(self) -> None:
+        try:
+            async with asyncio.timeout(self._timing.budget):
+                await self.begun.wait()
+        except TimeoutError:
+            raise RefusedError(
+                RefusalReason.NOT_PREPARED,
+                f"what the cards of {self.resource} are cut into is not known yet: {self.problem}",
+                code="UNAVAILABLE",
+            ) from None
+
+    def _pod_reservation(self, pod: PodView, wanted: Reservation) -> PodReservation:
+        owner = Owner(
+            uid=pod.uid, container=wanted.container, device=wanted.device, namespace=pod.namespace, pod=pod.name
+        )
+        return PodReservation(owner=owner, wanted=wanted)
+
+    def _reservations_of(self, pod: PodView) -> list[PodReservation]:
+        """One pod's annotation that cannot be read is nobody else's matter."""
+        try:
+            return [self._pod_reservation(pod, one) for one in self._side.reserved(pod)]
+        except HamiError:
+            return []
+
+    def _reservations(self) -> tuple[PodReservation, ...]:
+        return tuple(one for pod in self._near.pods.pods if not pod.terminal for one in self._reservations_of(pod))
+
+    async def _on(self, card: str, work: Callable[[], T], what: str = "") -> T:
+        """On the card's thread, within the time of an Allocate."""
+        try:
+            return await self._thread(card).call(work, self._timing.budget)
+        except StuckError as error:
+            raise HamiError(f"a partition of {card} was not {what} in time: {error}") from error
+        finally:
+            self._tell()
+
+    def _thread(self, card: str) -> WorkThread:
+        return self._threads.setdefault(card, WorkThread(f"card {card}"))
+
+    async def _undo(self, fresh: Sequence[Ensured]) -> None:
+        for one in fresh:
+            try:
+                await self._on(one.entry.card, partial(self._cutter.release, one.entry.number, "another one failed"))
+            except (HamiError, OSError) as error:
+                log.warning("a partition is kept until its pod ends", problem=str(error))
+            else:
+                self._due[one.entry.number] = time.monotonic()
+        self._wake.set()
+
+    async def _release_others(self, assignment: Assignment, kept: AbstractSet[int]) -> None:
+        """What the container has by a decision that does not hold any more."""
+        for entry in owners_of(self.entries, assignment.pod.uid, assignment.container.name).values():
+            if entry.number not in kept and entry.state in (State.READY, State.ASSIGNED):
+                await self._on(entry.card, partial(self._cutter.release, entry.number, "another one was decided"))
+                self._wake.set()
+
+    async def _begin(self) -> None:
+        """Until the journal and a listing agree. Pods and cards are waited for, but not for ever."""
+        if not self._loaded:
+            await self._lister.call(self._journal.load, self._timing.listing)
+            self._loaded = True
+            if self._journal.unreadable:
+                self._careful_until = time.monotonic() + self._timing.careful
+                why = f"{self._journal.path}: {self._journal.unreadable[0]}"
+                log.warning("journal of partitions is damaged; nothing is destroyed for now", problem=why)
+                self._events.node("PartitionJournalDamaged", why)
+        deadline = time.monotonic() + self._timing.pods
+        changes, cards = self._near.pods.changes, self._snapshot
+        while not changes.value and (left := deadline - time.monotonic()) > 0:
+            await changes.changed(changes.version, timeout=left)
+        while not cards.value.ready and not cards.closed and (left := deadline - time.monotonic()) > 0:
+            await cards.changed(cards.version, timeout=left)
+        for delay in Backoff(first=self._timing.first, cap=self._timing.cap).delays():
+            if await self._look():
+                break
+            await asyncio.sleep(delay)
+        self.begun.set()
+        for pod in self._near.pods.pods:
+            if any(pod.annotations.get(key) != text for key, text in self.names(pod).items()):
+                self._near.settle(pod.uid)
+
+    async def _wake_by(self, watched: Watched[Any]) -> None:
+        async for _ in watched.follow(every=0.1):
+            self._wake.set()
+
+    async def _turn(self, group: asyncio.TaskGroup) -> None:
+        self._living = await self._who_lives()
+        await self._release_ended()
+        if time.monotonic() >= self._next_look or not self._asked >= self._cards():
+            await self._look()
+        now = time.monotonic()
+        ending = {number: entry for number, entry in self.entries.items() if entry.state in ENDING}
+        for kept in (self._due, self._ending_since, self._told_at):
+            for number in [number for number in kept if number not in ending]:
+                del kept[number]
+        for number, entry in ending.items():
+            self._ending_since.setdefault(number, now)
+            due = self._due.setdefault(number, now + (self._timing.grace if not entry.attempts else 0.0))
+            if self._may_destroy and due <= now and number not in self._busy:
+                self._busy[number] = group.create_task(self._destroy(entry), name=f"destroy {entry.card}/{number}")
+        self._publish()
+        await self._tidy_specs()
+
+    async def _tidy_specs(self) -> None:
+        """The specs of partitions that are gone go too."""
+        uuids = {entry.uuid for entry in self.entries.values() if entry.uuid}
+        if self._specs is None or uuids == self._described:
+            return
+        try:
+            await self._describer.call(partial(self._specs.keep, uuids), self._timing.budget)
+            self._described = uuids
+        except (CdiError, StuckError) as error:
+            log.warning("cdi specs of partitions not tidied", problem=str(error))
+
+    async def _who_lives(self) -> AbstractSet[str] | None:
+        """UIDs of pods whose partitions stay; None while the API server's account is not current.
+
+        A pod that is gone from the API server lives on while the kubelet has devices for it, or does not say.
+        """
+        near = self._near
+        if not near.current():
+            return None
+        living = {pod.uid for pod in near.pods.pods if not pod.terminal}
+        known = {pod.uid for pod in near.pods.pods}
+        gone = {entry.owner for entry in self.entries.values() if entry.owner and entry.owner.uid not in known}
+        held = {one for one in gone if self._is_held(one)}
+        if not held:
+            return living
+        try:
+            listed = await near.listed()
+        except HamiError as error:
+            log.debug("the kubelet does not say which pods it has", problem=str(error))
+            return living | {one.uid for one in held}
+        names = {(pod.namespace, pod.name) for pod in near.pods.pods}
+        return living | {one.uid for one in held if (one.namespace, one.pod) in listed - names}
+
+    def _is_held(self, owner: Owner) -> bool:
+        return any(one.owner == owner and one.state not in ENDING for one in self.entries.values())
+
+    async def _release_ended(self) -> None:
+        if self._living is None:
+            return
+        for entry in self.entries.values():
+            owned = entry.state in (State.READY, State.ASSIGNED, State.LOST)
+            if owned and entry.owner and entry.owner.uid not in self._living:
+                try:
+                    await self._on(entry.card, partial(self._cutter.release, entry.number, "its pod has ended"))
+                except (HamiError, OSError) as error:
+                    self.problem = str(error)
+
+    async def _look(self) -> bool:
+        """Compare what is listed with what is known, and learn the profiles. False where nothing can be listed."""
+        self._next_look = time.monotonic() + self._timing.look
+        self._asked = self._cards()
+        if self._snapshot.value.ready and not self._all_cards():  # nothing is there to be cut, nor was anything
+            self._report("")
+            self._publish()
+            return True
+        versions = {card: self._journal.changed(card) for card in self._all_cards()}
+        trouble = ""
+        try:
+            try:
+                listed = await self._lister.call(self._driver.partitions, self._timing.listing)
+                silent: AbstractSet[str] = frozenset()
+            except UnlistedCardsError as error:  # of these cards nothing is known, and nothing changes
+                listed, silent, trouble = error.partitions, frozenset(error.cards), str(error)
+            known = Known(
+                boot=self._journal.boot,
+                now=time.time(),
+                living=await self._who_lives(),
+                reservations=self._reservations(),
+                all_ours=self._side.all_ours,
+                lasting=self._side.lasting,
+            )
+            cards = {one.card for one in listed} | (set() if "" in silent else self._all_cards() - silent)
+            calls = (self._look_at(card, listed, versions.get(card, 0), known) for card in sorted(cards))
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        except (HamiError, StuckError) as error:
+            self._report(f"the partitions of {self.resource} cannot be listed: {error}")
+            return False
+        self._tell()
+        failures = [one for one in outcomes if isinstance(one, BaseException)]
+        self._report(str(failures[0]) if failures else trouble)
+        self._publish()
+        return True
+
+    async def _look_at(self, card: str, listed: Sequence[Partition], version: int, known: Known) -> None:
+        thread, limit = self._thread(card), self._timing.listing
+        if not await thread.call(partial(self._cutter.look, card, listed, version, known), limit):
+            self._next_look = min(self._next_look, time.monotonic() + self._timing.again)
+        profiles = await thread.call(partial(self._driver.profiles, card), limit)
+        if self.profiles.get(card) != profiles:
+            self.profiles = {**self.profiles, card: profiles}
+
+    def _cards(self) -> AbstractSet[str]:
+        return {device.uuid for device in self._snapshot.value.devices}
+
+    def _all_cards(self) -> set[str]:
+        return {*self._asked, *(entry.card for entry in self.entries.values())}
+
+    def _report(self, problem: str) -> None:
+        if problem and problem != self.problem:
+            log.warning("partitions", resource=self.resource, problem=problem)
+        self.problem = problem
+
+    async def _destroy(self, entry: Entry) -> None:
+        """One try. The next one is later, each time twice as long, and a partition that stays is told of."""
+        number = entry.number
+        try:
+            why = await self._thread(entry.card).start(partial(self._cutter.destroy, number))
+            if why:
+                await self._tell_stuck(number, why)
+        except OSError as error:
+            self._report(f"the journal of partitions cannot be written: {error}")
+        except HamiError as error:
+            self._report(str(error))
+        finally:
+            del self._busy[number]
+            left = self.entries.get(number)
+            tries = left.attempts if left else 0
+            pause = min(self._timing.cap, self._timing.first * 2 ** min(max(0, tries - 1), 16))
+            self._due[number] = time.monotonic() + pause
+            self._publish()
+            self._wake.set()
+
+    async def _tell_stuck(self, number: int, why: str) -> None:
+        now, entry = time.monotonic(), self.entries.get(number)
+        if entry is None:
+            return  # destroyed since by an Allocate that needs its place
+        waited = now - self._ending_since.get(number, now)
+        if waited < self._timing.told or now - self._told_at.get(number, float("-inf")) < self._timing.told:
+            return
+        self._told_at[number] = now
+        pids = await self._thread(entry.card).start(partial(self._cutter.users, number))
+        who = f", used by processes {', '.join(map(str, pids))}" if pids else ""
+        where = f"{entry.profile} at {entry.placement.start} of {entry.card}"
+        self._events.node("PartitionStuck", f"{where} cannot be destroyed for {waited / 60:.0f} min: {why}{who}")
+
+    def _tell(self) -> None:
+        for change in self._cutter.news():
+            self._tell_one(change)
+
+    def _tell_one(self, change: Change) -> None:
+        entry = change.after or change.before
+        assert entry
+        where = f"{entry.profile} at {entry.placement.start} of {entry.card} ({entry.uuid or 'incomplete'})"
+        pod = self._near.pods.get(entry.owner.uid) if entry.owner else None
+        if pod is not None:
+            self._events.pod(pod, change.told, f"{where}: {change.why}; delete the pod", warning=True)
+        else:
+            self._events.node(change.told, f"{where}: {change.why}", warning=bool(entry.owner))
+
+    def _publish(self) -> None:
+        there = blocked(self.entries.values())
+        cards = sorted({*self.profiles, *there})
+        self.cuttable.set(
+            {card: Cuttable(profiles=self.profiles.get(card, ()), blocked=there.get(card, ())) for card in cards}
+        )
+
+
+def partitions_document(all_of: Sequence[Partitions], node: str) -> dict[str, object]:
+    """What ``hami-plugin partitions`` reads: times in seconds, places in slices of the card."""
+    return {
+        "node": node,
+        "partitions": [{"resource": one.resource, **asdict(each)} for one in all_of for each in one.shown()],
+        "placeable": [
+            {"resource": one.resource, "card": card, "profile": profile.name, "left": left}
+            for one in all_of
+            for card, profile, left in one.placeable()
+        ],
+        "problems": {one.resource: one.problem for one in all_of if one.problem},
+    }

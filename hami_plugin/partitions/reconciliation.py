@@ -1,0 +1,209 @@
+"""What is to be thought of one card's partitions, from the journal, a listing and the living pods. Pure.
+
+The same judgement is made at the start of the daemon and at every look after it. It never acts: what is to be destroyed
+is ``DRAINING`` afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+from hami_plugin.partitions.life import Entry, Event, Owner, State, identity
+from hami_plugin.sdk.family import Reservation
+from hami_plugin.sdk.partitions import NOWHERE, Partition
+
+LEAKED_AFTER_S = 600.0
+"""How long a partition of nobody's is left alone where all partitions are ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodReservation:
+    """What is reserved for a living pod, and for which of its containers."""
+
+    owner: Owner
+    wanted: Reservation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known at one moment. ``living`` are UIDs of pods; None while that cannot be said, and all may live then.
+
+    ``all_ours``: what nobody here has made is destroyed too, after a while. ``lasting``: partitions outlive a boot.
+    ``now`` is a time of the clock.
+    """
+
+    boot: str
+    now: float
+    living: AbstractSet[str] | None
+    reservations: Sequence[PodReservation] = ()
+    all_ours: bool = False
+    lasting: bool = False
+
+    def outlived(self, entry: Entry) -> bool:
+        """Whether its host's boot has voided it since. A boot without a name is taken for this one."""
+        return not self.lasting and bool(self.boot and entry.boot) and entry.boot != self.boot
+
+    def lives(self, owner: Owner | None) -> bool:
+        return owner is not None and (self.living is None or owner.uid in self.living)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """From one entry to another: None before for one that was not known, None after for one that is gone.
+
+    ``told`` is the reason of an Event, empty where there is nothing to tell.
+    """
+
+    before: Entry | None
+    after: Entry | None
+    why: str
+    told: str = ""
+
+
+LOST, FOREIGN, AMBIGUOUS = "PartitionLost", "PartitionForeign", "PartitionAmbiguous"
+
+
+def judged(card: str, entries: Sequence[Entry], listed: Sequence[Partition], known: Known) -> list[Change]:
+    """All that changes about one card. Entries that are found come out as new ones with the number 0."""
+    left = [one for one in listed if one.card == card]
+    changes: list[Change] = []
+    kept: list[Entry] = []
+    mine = sorted((one for one in entries if one.card == card), key=lambda one: one.number)
+    known = replace(known, reservations=unfulfilled(known.reservations, mine))
+    for entry in mine:
+        change = _of_intent(entry, left, known) if entry.state is State.CREATING else _of_known(entry, left, known)
+        if change:
+            changes.append(change)
+        if now := change.after if change else entry:
+            kept.append(now)
+    for partition in left:
+        found = _of_unknown(partition, unfulfilled(known.reservations, kept), known)
+        kept.append(found)
+        told = "" if found.owner else FOREIGN
+        changes.append(Change(before=None, after=found, why="found", told=told))
+    return changes
+
+
+def unfulfilled(reservations: Sequence[PodReservation], entries: Sequence[Entry]) -> tuple[PodReservation, ...]:
+    """Those whose owner has no partition yet, nor one in the making."""
+    owners = {entry.owner for entry in entries if entry.owner}
+    return tuple(one for one in reservations if one.owner not in owners)
+
+
+def remains(entry: Entry, listed: Sequence[Partition]) -> list[Partition]:
+    """What an intent can have made: at its place, and not there before. Where a card has no places, of its profile."""
+    return [
+        one
+        for one in listed
+        if (one.card, one.placement) == (entry.card, entry.placement)
+        and (one.profile == entry.profile or one.placement.size > 0)
+        and identity(one) not in entry.before
+    ]
+
+
+def _take(left: list[Partition], entry: Entry, known: Known) -> Partition | None:
+    """The listed partition that is this entry's. One of an earlier boot has none."""
+    if known.outlived(entry):
+        return None
+    found = next((one for one in left if entry.is_listed_as(one)), None)
+    if found is not None:
+        left.remove(found)
+    return found
+
+
+def _of_intent(entry: Entry, left: list[Partition], known: Known) -> Change:
+    """A creation that was interrupted: what is at its place now, and was not before, is its."""
+    made = [] if known.outlived(entry) else remains(entry, left)
+    if len(made) != 1:
+        return Change(before=entry, after=None, why="interrupted", told=AMBIGUOUS if made else "")
+    left.remove(made[0])
+    found = entry.identified(made[0])
+    if not known.lives(entry.owner):
+        return Change(before=entry, after=found.to(Event.END, now=known.now), why="interrupted, and the pod has ended")
+    event = Event.MADE if found.uuid else Event.FAIL
+    return Change(before=entry, after=found.to(event, now=known.now), why="interrupted")
+
+
+def _of_known(entry: Entry, left: list[Partition], known: Known) -> Change | None:
+    found = _take(left, entry, known)
+    match entry.state:
+        case State.READY | State.ASSIGNED | State.LOST:
+            return _of_owned(entry, found, known)
+        case State.FOREIGN | State.LEAKED:
+            return _of_others(entry, found, known)
+    if found is None:
+        return Change(before=entry, after=None, why="gone")
+    now = entry.identified(found)
+    if entry.state is State.DESTROYING:
+        now = now.to(Event.FAIL, now=known.now)
+    return Change(before=entry, after=now, why="still there") if now != entry else None
+
+
+def _of_owned(entry: Entry, found: Partition | None, known: Known) -> Change | None:
+    whole, lost = found is not None and bool(found.uuid), entry.state is State.LOST
+    if known.lives(entry.owner):
+        if whole and lost:
+            back = entry.to(Event.ADOPT, now=known.now).to(Event.HAND_OUT, now=known.now)
+            return Change(before=entry, after=back, why="there again")
+        if whole or lost:
+            return None
+        gone = entry.to(Event.LOSE, now=known.now, reason="it is no longer on the card")
+        return Change(before=entry, after=gone, why="gone under its owner", told=LOST)
+    if found is None:
+        return Change(before=entry, after=None, why="gone, as is its owner")
+    return Change(before=entry, after=entry.identified(found).to(Event.END, now=known.now), why="its owner has ended")
+
+
+def _of_others(entry: Entry, found: Partition | None, known: Known) -> Change | None:
+    if found is None:
+        return Change(before=entry, after=None, why="gone")
+    reservation = next(_matching(found, known.reservations), None)
+    if reservation:
+        return Change(before=entry, after=_adopted(entry.identified(found), reservation, known), why="a pod's")
+    if known.all_ours and entry.state is State.FOREIGN:
+        return Change(before=entry, after=entry.to(Event.LEAK, now=known.now), why="nobody's")
+    if entry.state is State.LEAKED and known.living is not None and known.now - entry.since >= LEAKED_AFTER_S:
+        return Change(before=entry, after=entry.to(Event.END, now=known.now), why="nobody's for long")
+    return None
+
+
+def _of_unknown(partition: Partition, reservations: Sequence[PodReservation], known: Known) -> Entry:
+    """What a listing has, and nobody here knows."""
+    new = Entry(
+        number=0,
+        state=State.FREE,
+        card=partition.card,
+        profile=partition.profile,
+        placement=partition.placement,
+        uuid=partition.uuid,
+        ids=dict(partition.ids),
+        boot=known.boot,
+        made=known.now,
+        since=known.now,
+    )
+    reservation = next(_matching(partition, reservations), None)
+    if reservation:
+        return _adopted(new, reservation, known)
+    return new.to(Event.LEAK if known.all_ours else Event.FIND, now=known.now)
+
+
+def _adopted(entry: Entry, reservation: PodReservation, known: Known) -> Entry:
+    """The pod's from now on. One that its annotation names was handed out already."""
+    own = replace(entry.to(Event.ADOPT, now=known.now), owner=reservation.owner)
+    return own.to(Event.HAND_OUT, now=known.now) if reservation.wanted.uuid else own
+
+
+def _matching(partition: Partition, reservations: Sequence[PodReservation]) -> Iterator[PodReservation]:
+    """For whom exactly this is reserved: by its names where the pod has them, else by its place, if it has one."""
+    for reservation in reservations:
+        wanted = reservation.wanted
+        where = (wanted.card, wanted.profile, wanted.placement)
+        if not partition.uuid or where != (partition.card, partition.profile, partition.placement):
+            continue
+        if (not wanted.uuid and wanted.placement != NOWHERE) or (wanted.uuid, dict(wanted.ids)) == (
+            partition.uuid,
+            dict(partition.ids),
+        ):
+            yield reservation

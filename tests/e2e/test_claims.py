@@ -1,0 +1,166 @@
+"""Devices by ResourceClaims through the whole daemon: published, prepared, released, and offered in one way only."""
+
+from __future__ import annotations
+
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+import yaml
+
+from cdi.directories import load
+from cdi.names import QualifiedName
+from hami_plugin.demo.node import GUARD_S
+from hami_plugin.dra.slices import device_name
+from hami_plugin.model.views import pod_view
+from hami_plugin.simulation.dra import ClaimManager, PrepareError, UnschedulableError, allocate, deallocate
+
+PROFILE, DRIVER, NAMESPACE = "hgx-a100-4gpu", "nvidia.hami.io", "demo"
+
+
+@pytest.fixture
+def directories(tmp_path):
+    found = [tmp_path / name for name in ("etc", "run")]
+    for directory in found:
+        directory.mkdir()
+    return found
+
+
+class Stage:
+    """A node whose cards go by claims, and the scheduler and kubelet that bring pods up there."""
+
+    def __init__(self, node, directories):
+        self.node, self.api, self.directories = node, node.api, directories
+        self.kubelet = ClaimManager(node.directory, node.api, node.node)
+
+    async def start(self):
+        await self.node.start_daemon()
+        await self.node.until(lambda: self.published() and self.kubelet.registered(DRIVER), "the driver", GUARD_S)
+
+    def published(self):
+        return [device for one in self.api.slices() for device in one["spec"]["devices"]]
+
+    def place(self, name, *, containers=("main",), **asked):
+        """A pod with a claim of its own, allocated and bound: each container has the one request."""
+        request = {"name": "gpu", "exactly": {"deviceClassName": DRIVER, "capacity": {"requests": asked}}}
+        claim = self.api.create_claim(
+            {"metadata": {"name": f"{name}-gpu", "namespace": NAMESPACE}, "spec": {"devices": {"requests": [request]}}}
+        )
+        listed = [{"name": one, "resources": {"claims": [{"name": "gpu"}]}} for one in containers]
+        spec = {"containers": listed, "resourceClaims": [{"name": "gpu", "resourceClaimName": f"{name}-gpu"}]}
+        pod = self.api.create_pod({"metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec})
+        allocate(self.api, claim, pod, self.node.node)
+        return pod_view(self.api.bind(NAMESPACE, name, self.node.node))
+
+    def edits(self, pod, container="main"):
+        """What the runtime makes of the container's names."""
+        names = self.kubelet.cdi_devices(pod, container)
+        return load(self.directories, yaml=yaml.safe_load).resolve([QualifiedName.parse(name) for name in names])
+
+    def end(self, pod):
+        for claim in pod.claims.values():
+            deallocate(self.api, NAMESPACE, claim)
+            self.api.delete_claim(NAMESPACE, claim)
+        self.api.delete_pod(NAMESPACE, pod.name)
+
+    def claim_files(self):
+        return sorted(path.name for path in self.directories[-1].iterdir() if path.name.startswith("hami-claim_"))
+
+
+@pytest.fixture
+async def stage(set_up, directories):
+    async with staged(set_up, directories) as one:
+        yield one
+
+
+@asynccontextmanager
+async def staged(set_up, directories, front_end="dra"):
+    node = await set_up(PROFILE, cdiDirs=[str(one) for one in directories], vendors={"nvidia": {"frontEnd": front_end}})
+    one = Stage(node, directories)
+    await one.kubelet.start()
+    try:
+        yield one
+    finally:
+        await one.kubelet.stop()
+
+
+async def test_a_claims_life_from_the_slice_to_the_container_across_restarts_of_both_sides(stage):
+    await stage.start()
+    cards = stage.node.hardware.machine.devices
+    assert [device["name"] for device in stage.published()] == [device_name(card.uuid) for card in cards]
+    pod = stage.place("small", memory="3000Mi", cores="30")
+
+    await stage.kubelet.prepare(pod)
+
+    given = stage.edits(pod)
+    assert given.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "3000m"
+    assert given.env["CUDA_DEVICE_SM_LIMIT"] == "30"
+    assert given.env["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert f"/dev/nvidia{cards[0].minor}" in {node.path for node in given.device_nodes}
+    assert any(mount.container_path == "/etc/ld.so.preload" for mount in given.mounts)
+    answer = stage.kubelet.devices("small-gpu")
+    (result,) = stage.api.claim(NAMESPACE, "small-gpu")["status"]["allocation"]["devices"]["results"]
+    assert [(one.device_name, one.share_id, list(one.request_names)) for one in answer] == [
+        (device_name(cards[0].uuid), result["shareID"], ["gpu"])
+    ]
+
+    # The daemon is killed, the directory of specs is in memory, and the kubelet starts anew: as after a reboot.
+    await stage.node.stop_daemon(kill=True)
+    for path in stage.directories[-1].iterdir():
+        path.unlink()
+    await stage.kubelet.restart()
+    assert stage.published() == []
+    await stage.start()
+    assert len(stage.published()) == len(cards)
+    assert stage.edits(pod) == given
+    calls = stage.api.count(r"GET .*/resourceclaims/")
+    await stage.kubelet.prepare(pod)
+    assert stage.edits(pod) == given
+    assert stage.kubelet.devices("small-gpu") == answer
+    assert stage.api.count(r"GET .*/resourceclaims/") == calls
+
+    # Nothing is written while nothing changes, and what somebody deletes is back.
+    written = stage.api.count(r"(POST|PUT|DELETE) /apis/resource.k8s.io/")
+    stage.kubelet.wipe()
+    await stage.node.until(lambda: len(stage.published()) == len(cards), "the slices", GUARD_S)
+    assert stage.api.count(r"(POST|PUT|DELETE) /apis/resource.k8s.io/") == written + len(stage.api.slices())
+
+    await stage.kubelet.unprepare(pod)
+    stage.end(pod)
+    assert stage.claim_files() == []
+    assert stage.api.count("PATCH .*/resourceclaims") == 0
+    await stage.node.stop_daemon()
+    assert len(stage.published()) == len(cards)
+    assert not list((stage.node.directory / "plugins_registry").iterdir())
+    state = (stage.node.directory / "state" / "claims").read_text()
+    left = {entry["uid"]: entry["op"] for entry in map(json.loads, state.splitlines())}
+    assert set(left.values()) == {"drop"}
+
+
+@pytest.mark.full
+async def test_the_kubelet_counts_no_card_that_goes_by_claims_and_waits_for_claims_that_are_left(set_up, directories):
+    async with staged(set_up, directories) as stage:
+        await stage.start()
+        pod = stage.place("kept", slots="10")
+        await stage.kubelet.prepare(pod)
+        assert stage.node.kubelet.ledger.resources == ()
+        assert stage.node.registered() == ()
+        for number in range(len(stage.published()) - 1):
+            stage.place(f"whole-{number}", slots="10")
+        with pytest.raises(UnschedulableError):
+            stage.place("too-many", slots="10")
+        await stage.node.stop_daemon()
+
+        config = json.loads((stage.node.directory / "config.yaml").read_text())
+        config["vendors"]["nvidia"] = {"frontEnd": "device-plugin"}
+        (stage.node.directory / "config.yaml").write_text(json.dumps(config))
+        await stage.node.start_daemon()
+        await stage.node.until(lambda: stage.kubelet.registered(DRIVER), "the driver", GUARD_S)
+        assert stage.node.kubelet.ledger.resources == ()
+        with pytest.raises(PrepareError, match="by the device plugin"):
+            await stage.kubelet.prepare(pod_view(stage.api.pod(NAMESPACE, "whole-0")))
+
+        await stage.kubelet.unprepare(pod)
+        await stage.node.until(
+            lambda: stage.node.kubelet.allocatable(stage.node.resource) == 4 * 10, "the device plugin", GUARD_S
+        )

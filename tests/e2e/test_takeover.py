@@ -1,0 +1,154 @@
+"""One daemon takes a node over from another while pods arrive, and either of them is killed at each step."""
+
+import asyncio
+import fcntl
+import signal
+from pathlib import Path
+
+import pytest
+
+from hami_plugin.simulation.kubelet import Manners, Rivals
+from tests.e2e import dying
+from tests.e2e.arrivals import WITHIN_S, Arrivals
+from tests.e2e.manifests import small
+from tests.e2e.steps import bring_up, confirm, offered, probed, said, sound, start
+from tests.e2e.truth import journal
+from tests.support.scale import sized, spread
+
+LAUNCHER = str(Path(dying.__file__))
+
+
+async def settled(stage, arrivals):
+    """Everything is as it must be, and each pod that was admitted has its own share."""
+    for pod in arrivals.pods:
+        await confirm(stage, pod)
+    await sound(stage)
+    held = {one.uid for one in journal(stage)}
+    assert {pod.uid for pod in arrivals.pods} <= held
+
+
+@pytest.mark.scenario("K11")
+@pytest.mark.parametrize("rivals", spread([Rivals.BY_SOCKET, Rivals.NEWEST, Rivals.BY_RESOURCE], part=3))
+async def test_a_successor_takes_over_while_pods_arrive_and_neither_pod_nor_device_is_missing(running, tell, rivals):
+    stage = await running()
+    stage.kubelet.manners = Manners(rivals=rivals)
+    second = stage.twin("second")
+    async with Arrivals(stage) as arrivals:
+        await arrivals.more(sized(5, 15))
+        await second.start_daemon()
+        await stage.until(lambda: said(stage, "relieved"), "the end of the first one's streams", WITHIN_S)
+        await arrivals.more(sized(5, 15))
+        await probed(stage, 200)
+        await probed(second, 200)
+        await stage.stop_daemon()
+        await arrivals.more(sized(5, 15))
+    tell(f"{rivals}: {arrivals}")
+
+    try:
+        await settled(second, arrivals)
+        if rivals is not Rivals.BY_RESOURCE:
+            assert (arrivals.failed, arrivals.fell) == (0, 0), str(arrivals)
+        sockets = [path.name for path in (stage.directory / "device-plugins").glob("hami-*")]
+        assert sockets == ["hami-nvidia-gpu.2.sock"]
+    finally:
+        await second.stop_daemon()
+
+
+@pytest.mark.full
+async def test_a_daemon_that_is_stopped_before_the_next_one_starts_leaves_a_gap(running, tell):
+    stage = await running()
+    async with Arrivals(stage) as arrivals:
+        await arrivals.more(10)
+        await stage.stop_daemon()
+        await start(stage)
+        await arrivals.more(10)
+    tell(f"one after the other: {arrivals}")
+
+    await settled(stage, arrivals)
+    assert arrivals.fell > 0
+
+
+async def ended(stage):
+    """The daemon has killed itself."""
+    async with asyncio.timeout(WITHIN_S):
+        assert await stage.daemon.wait() == -signal.SIGKILL
+    stage.daemon = None
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("step", dying.AS_SUCCESSOR)
+async def test_sigkill_of_the_successor_leaves_the_node_to_the_first(step, running, tell):
+    stage = await running()
+    second = stage.twin("second")
+    async with Arrivals(stage) as arrivals:
+        await arrivals.more(3)
+        await second.start_daemon(LAUNCHER, step, "unused")
+        await ended(second)
+        await arrivals.more(5)
+        await offered(stage)
+    tell(f"successor killed, {step}: {arrivals}")
+
+    await settled(stage, arrivals)
+    await probed(stage, 200)
+    if step != "has relieved the incumbent":
+        assert arrivals.fell == 0, str(arrivals)
+        assert arrivals.failed <= (step == "is registered"), str(arrivals)  # what it is asked while it dies, fails
+
+
+@pytest.mark.parametrize("step", spread(dying.AS_INCUMBENT, part=6))
+async def test_sigkill_of_the_incumbent_leaves_the_node_to_the_successor(step, set_up, tell):
+    stage = await set_up()
+    await start(stage, LAUNCHER, step, "unused")
+    second = stage.twin("second")
+    async with Arrivals(stage) as arrivals:
+        await arrivals.more(3)
+        await second.start_daemon()
+        await ended(stage)
+        await second.until(
+            lambda: stage.kubelet.plugin(stage.resource).socket.name.endswith(".2.sock"), "the heir", WITHIN_S
+        )
+        await offered(second)
+        await arrivals.more(5)
+    tell(f"incumbent killed, {step}: {arrivals}")
+
+    try:
+        await settled(second, arrivals)
+        await probed(second, 200)
+    finally:
+        await second.stop_daemon()
+
+
+async def test_a_successor_of_a_daemon_that_cannot_hand_over_is_ready_and_serves_when_that_one_ends(set_up):
+    """A rolling update ends the former version's daemon once the pod of the next one is ready."""
+    stage = await set_up()
+    state = stage.directory / "state"
+    state.mkdir()
+    with (state / "lock").open("w") as former:
+        former.write("4711\n")
+        former.flush()
+        fcntl.flock(former, fcntl.LOCK_EX)
+        await stage.start_daemon()
+        await stage.until(lambda: said(stage, "another daemon (process 4711)"), "the wait")
+        assert (await probed(stage, 200)) is not None
+        assert not stage.kubelet.registrations
+
+    await offered(stage)
+    await bring_up(stage, small("served", stage.family.resources))
+
+
+async def test_a_successor_that_lacks_what_is_served_is_refused_and_says_why(running):
+    stage = await running()
+    options = stage.directory / "broken.yaml"
+    options.write_text('{"vendors": {"nvidia": {"nvmlLibrary": "/nowhere/libnvidia-ml.so.1"}}}')
+    second = stage.twin("second", config=options)
+    del second.options["--simulate"]
+    await second.start_daemon()
+    try:
+        await second.until(lambda: said(second, "cannot serve what is served now"), "the refusal")
+        answer = await second.readiness()
+        assert not answer["ready"]
+        assert "/nowhere" in answer["components"]["daemon"]
+        await probed(stage, 200)
+        await bring_up(stage, small("served", stage.family.resources))
+    finally:
+        await second.stop_daemon()

@@ -1,0 +1,104 @@
+"""What containers use: from the file that HAMi-core writes in a container to metrics and ``hami-plugin top``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import lzma
+import sys
+from pathlib import Path
+from typing import Any
+
+from hami_plugin.demo.node import SimulatedNode
+from tests.e2e.manifests import asking, manifest
+from tests.e2e.steps import WITHIN_S, bring_up
+from tests.e2e.test_restarted_containers import begin
+from tests.support.promql import series
+
+REGION = Path(__file__).parents[1] / "vectors/regions/v1.2-two-cards.bin.xz"
+GIB = 1 << 30
+CONTEXT = 445_644_800
+
+
+async def ran(stage: SimulatedNode, *arguments: str, command: str = "top") -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "hami_plugin", command, "--url", f"http://{stage.options['--http']}", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(WITHIN_S):
+        out, err = await process.communicate()
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+async def until_read(stage: SimulatedNode, state: str) -> dict[str, Any]:
+    """The one container of ``/debug/usage``, once it is in this state."""
+    async with asyncio.timeout(WITHIN_S):
+        while True:
+            status, text = await stage.get("/debug/usage")
+            assert status == 200
+            found = [container for device in json.loads(text)["devices"] for container in device["containers"]]
+            if found and all(container["state"] == state for container in found):
+                return dict(found[0])
+            await asyncio.sleep(0.05)
+
+
+async def test_what_a_container_uses_is_told_by_metrics_and_top_as_hami_core_counts_it(running: Any) -> None:
+    stage = await running(usageSeconds=0.05, hamiMetrics=True)
+    resources = stage.family.resources
+    pod = await bring_up(stage, manifest("busy", [asking("main", resources, count=2, memory=4096, cores=30)]))
+    region = await begin(stage, pod, "main")
+    absent = await until_read(stage, "absent")
+    assert absent["memoryUsed"] is None
+
+    region.write_bytes(lzma.decompress(REGION.read_bytes()))
+    await until_read(stage, "ok")
+
+    _status, text = await stage.get("/metrics")
+    used = {
+        dict(labels)["uuid"]: value for labels, value in series(text, "hami_plugin_container_memory_used_bytes").items()
+    }
+    assert sorted(used.values()) == [GIB + CONTEXT, 2 * GIB + CONTEXT]
+    hami = series(text, "hami_vgpu_memory_used_bytes")
+    assert {(dict(labels)["vdevice_index"], dict(labels)["device_uuid"]): value for labels, value in hami.items()} == {
+        (str(index), uuid): used[uuid] for index, uuid in enumerate(used)
+    }
+    assert {dict(labels)["zone"] for labels in hami} == {"vGPU"}
+
+    status, out, _err = await ran(stage, "--json")
+    assert status == 0
+    told = {device["uuid"]: device["containers"] for device in json.loads(out)["devices"]}
+    assert {uuid: told[uuid][0]["memoryUsed"] for uuid in used} == used
+    status, out, _err = await ran(stage, "--once")
+    lines = [line for line in out.splitlines() if "/busy " in line]
+    amounts = [[cell.strip() for cell in line.split("  ") if "MiB" in cell] for line in lines]
+    assert sorted(amounts) == [["1449 MiB", "4096 MiB"], ["2473 MiB", "4096 MiB"]]
+
+
+async def test_what_a_container_puts_in_place_of_its_usage_file_harms_no_other(running: Any) -> None:
+    stage = await running(usageSeconds=0.05)
+    resources = stage.family.resources
+    hostile = await bring_up(stage, manifest("hostile", [asking("main", resources, memory=4096, cores=30)]))
+    region = await begin(stage, hostile, "main")
+    region.symlink_to("/etc/passwd")
+
+    found = await until_read(stage, "unreadable")
+
+    assert found["memoryUsed"] is None
+    _status, text = await stage.get("/metrics")
+    states = series(text, "hami_plugin_container_usage_info")
+    assert [dict(labels)["state"] for labels in states] == ["unreadable"]
+    status, out, _err = await ran(stage)
+    assert status == 0
+    assert "unreadable: " in out
+
+
+async def test_top_says_where_it_looked_for_a_daemon_that_is_not_there(set_up: Any) -> None:
+    stage = await set_up()
+    address = stage.options["--http"]
+
+    status, _out, err = await ran(stage)
+
+    assert status == 1
+    assert f"no daemon answers at http://{address}" in err

@@ -1,0 +1,105 @@
+"""AMD's driver on simulated machines: what sysfs shows, and what HAMi's scheduler makes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hami_plugin.errors import DriverReason, DriverUnavailableError
+from hami_plugin.model.device import Device
+from tests.support.rigs import absent_and_back, kept_back_and_healed, rig
+from vendors.amd.driver import KfdNode, gpu, nodes
+
+PROFILE = "mi300x-8"
+
+
+def units(device: Device) -> int:
+    return gpu(device).units
+
+
+def test_a_card_knows_its_compute_units_and_its_nodes(tmp_path: Path) -> None:
+    machine = rig(PROFILE, tmp_path)
+
+    snapshot = machine.snapshot()
+
+    described = machine.machine.devices
+    assert [units(device) for device in snapshot.devices] == [one.extra["compute_units"] for one in described]
+    assert [gpu(device).dev for device in snapshot.devices] == [
+        (f"dri/card{one.extra['drm_card']}", f"dri/renderD{one.extra['drm_render']}") for one in described
+    ]
+
+
+@pytest.mark.parametrize(("fault", "reason"), [("ras", "RasUncorrectable"), ("no-node", "DeviceNodeMissing")])
+def test_a_faulty_card_is_kept_back_and_heals(fault: str, reason: str, tmp_path: Path) -> None:
+    machine = rig(PROFILE, tmp_path)
+    kept_back_and_healed(machine, fault, reason, 3)
+
+
+def test_a_card_that_falls_off_the_bus_leaves_the_others_their_names(tmp_path: Path) -> None:
+    machine = rig(PROFILE, tmp_path)
+    names = [device.uuid for device in machine.snapshot().devices]
+
+    machine.simulator.inject("lost", 2)
+
+    assert [event.uuid for event in machine.driver.poll(2.0)] == [names[2]]
+    assert [device.uuid for device in machine.snapshot().devices] == [*names[:2], *names[3:]]
+
+
+def test_a_compute_node_that_tells_nothing_is_a_problem_in_words(tmp_path: Path) -> None:
+    machine = rig(PROFILE, tmp_path)
+
+    machine.simulator.inject("garbled", 2)
+
+    discovery = machine.driver.discover()
+    assert len(discovery.sightings) == 7
+    assert "compute node 4 tells nothing" in discovery.problems[0]
+
+
+def test_each_part_of_a_partitioned_card_is_a_device(tmp_path: Path) -> None:
+    machine = rig(PROFILE, tmp_path)
+
+    machine.simulator.inject("partition", 7, 8)
+
+    snapshot = machine.snapshot()
+    parts = [device for device in snapshot.devices if device.pci == machine.machine.devices[7].pci]
+    assert len(snapshot.devices) == 15
+    assert [device.uuid for device in parts] == [f"GPU-1a2b3c4d00000007-{part}" for part in range(8)]
+    assert {(units(device), device.memory) for device in parts} == {(38, 196592 // 8)}
+    assert len({gpu(device).dev for device in parts}) == 8
+    assert {gpu(device).visible for device in parts} == {""}
+    link = snapshot.links.between(parts[0].uuid, parts[5].uuid)
+    assert link
+    assert link.level == "INT"
+    machine.simulator.inject("back", 7)
+    assert len(machine.snapshot().devices) == 8
+
+
+def test_the_number_of_a_partition_is_no_part_of_its_cards_address(tmp_path: Path) -> None:
+    machine = rig(PROFILE, tmp_path)
+    machine.simulator.inject("partition", 2, 4)
+
+    found = [one for one in nodes(tmp_path / "sys") if isinstance(one, KfdNode)]
+
+    assert {one.address for one in found} == {device.pci for device in machine.machine.devices}
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"), [("driver-gone", DriverReason.NO_DRIVER), ("no-devices", DriverReason.NO_DEVICES)]
+)
+def test_an_absent_driver_has_a_reason_and_comes_back(fault: str, reason: DriverReason, tmp_path: Path) -> None:
+    machine = rig(PROFILE, tmp_path)
+    before = machine.snapshot()
+
+    absent_and_back(machine, fault, reason)
+
+    assert machine.snapshot() == before
+
+
+def test_a_driver_without_a_compute_topology_is_told_from_no_driver(tmp_path: Path) -> None:
+    machine = rig(PROFILE, tmp_path)
+    for file in (tmp_path / "sys/devices/virtual/kfd").rglob("properties"):
+        file.unlink()
+
+    with pytest.raises(DriverUnavailableError, match="compute topology has none"):
+        machine.driver.discover()

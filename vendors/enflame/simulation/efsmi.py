@@ -1,0 +1,96 @@
+"""What ``efsmi`` does with partitions (DRS), as a program over the simulated tool's notes. It is run, not imported.
+
+``cut.<card>`` has a card's partitions, as ``<slices>#<id>``, ``made.<card>`` how many there ever were, and
+``used.<card>`` the ids of those in use. ``order.<card>`` is what becomes of the next call of a kind, as
+``create:after``: it fails, or whoever calls dies (``create:die-after``).
+"""
+
+import fcntl
+import os
+import signal
+import sys
+from pathlib import Path
+
+TOTAL = 6
+
+
+def main(folder: str, cards: dict[str, dict[str, str]], arguments: list[str]) -> None:
+    """``cards`` has of each that can be cut the names of its profiles by id."""
+    notes = Path(folder)
+    notes.mkdir(exist_ok=True)
+    with (notes / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        match arguments:
+            case ["-L"]:
+                for card, profiles in cards.items():
+                    order(notes, card, "list", "before")
+                    listed(notes, card, profiles)
+            case ["-i", card, "--drs", "--list-profile"] if card in cards:
+                order(notes, card, "profiles", "before")
+                if not (notes / f"no-profiles.{card}").exists():
+                    for number, name in cards[card].items():
+                        sys.stdout.write(f"| {card} {name} {number} {TOTAL // slices(name)} - - |\n")
+            case ["-i", card, "--drs", "--create-instance", profile] if profile in cards.get(card, {}):
+                order(notes, card, "create", "before")
+                create(notes, card, slices(cards[card][profile]))
+                order(notes, card, "create", "after")
+            case ["-i", card, "--drs", "--destroy-instance", number] if card in cards:
+                order(notes, card, "destroy", "before")
+                destroy(notes, card, number)
+                order(notes, card, "destroy", "after")
+            case _:
+                sys.exit(f"Error: DRS is off, or the arguments are invalid: {' '.join(arguments)}")
+
+
+def listed(notes: Path, card: str, profiles: dict[str, str]) -> None:
+    names = {slices(name): name for name in profiles.values()}
+    for one in read(notes, "cut", card):
+        count, _, number = one.partition("#")
+        sys.stdout.write(f"| {card} {names[int(count)]} {number} {int(card):04x}{int(number):04x} |\n")
+
+
+def create(notes: Path, card: str, count: int) -> None:
+    there = read(notes, "cut", card)
+    if sum(int(one.partition("#")[0]) for one in there) + count > TOTAL:
+        sys.exit("Error: insufficient resources")
+    made = int((read(notes, "made", card) or ["0"])[0])
+    write(notes, "cut", card, [*there, f"{count}#{made}"])
+    write(notes, "made", card, [str(made + 1)])
+
+
+def destroy(notes: Path, card: str, number: str) -> None:
+    there = read(notes, "cut", card)
+    left = [one for one in there if one.partition("#")[2] != number]
+    if left == there:
+        sys.exit(f"Error: no instance {number}")
+    if number in read(notes, "used", card):
+        sys.exit("Error: device or resource busy")
+    write(notes, "cut", card, left)
+
+
+def order(notes: Path, card: str, call: str, when: str) -> None:
+    """Do to this call what was ordered, once."""
+    waiting = read(notes, "order", card)
+    for one in (f"{call}:{when}", f"{call}:die-{when}"):
+        if one in waiting:
+            write(notes, "order", card, [other for other in waiting if other != one])
+            if "die" in one:
+                os.kill(os.getppid(), signal.SIGKILL)
+            sys.exit(f"Error: {call} failed")
+
+
+def slices(profile: str) -> int:
+    return int(profile.partition("g")[0])
+
+
+def read(notes: Path, what: str, card: str) -> list[str]:
+    try:
+        return (notes / f"{what}.{card}").read_text("utf-8").split()
+    except FileNotFoundError:
+        return []
+
+
+def write(notes: Path, what: str, card: str, words: list[str]) -> None:
+    file = notes / f".{what}.{card}"
+    file.write_text(" ".join(words), "utf-8")
+    file.rename(notes / f"{what}.{card}")
