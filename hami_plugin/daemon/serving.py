@@ -38,7 +38,7 @@ from hami_plugin.model.device import Snapshot
 from hami_plugin.model.ports import DevicePlugin
 from hami_plugin.node_status.annotations import Rendered, Source
 from hami_plugin.partitions.journal import PartitionJournal
-from hami_plugin.partitions.manager import Neighbours, Partitions
+from hami_plugin.partitions.manager import Partitions, Peers
 from hami_plugin.protocol.decisions import Question
 from hami_plugin.sdk import Family, PartitionDriver, Units
 from hami_plugin.telemetry.metrics import Metrics
@@ -585,9 +585,7 @@ class VendorBuilder:
             PartitionJournal(self.settings.state_dir / name, self.boot),
             snapshot=snapshot,
             specs=PartitionSpecs(family, self.settings.cdi_dirs[-1], node.host) if family.node.delivery.cdi else None,
-            neighbours=Neighbours(
-                pods=node.pods, current=node.current, listed=node.listed, settle=node.settlement.note
-            ),
+            peers=Peers(pods=node.pods, current=node.current, listed=node.listed, settle=node.settlement.note),
             events=node.events,
             ended=driver.close,
         )

@@ -1,7 +1,7 @@
-"""What is done to one card at a time: partitions are made, handed out, released and destroyed. Everything blocks.
+"""Create, hand out, release and destroy the partitions of one card at a time. Everything blocks.
 
-What a call is about to do is in the journal before it does it, so that a process that is killed at any moment leaves
-nothing that its successor could not explain.
+The journal has the intent before each call, so a process killed at any moment leaves nothing that its successor cannot
+explain.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hami_plugin.errors import HamiError
 from hami_plugin.log import logger
 from hami_plugin.partitions.journal import PartitionJournal
 from hami_plugin.partitions.life import ENDING, Entry, Event, Owner, State, identity
-from hami_plugin.partitions.reconciliation import Change, Known, PodReservation, judged, remains
+from hami_plugin.partitions.reconciliation import Change, Known, PodReservation, reconciled, remains
 from hami_plugin.sdk.partitions import NOWHERE, InUseError, NoRoomError, Partition, PartitionDriver, Step
 
 log = logger(__name__)
@@ -24,14 +24,14 @@ log = logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ensured:
-    """A partition for its owner. ``fresh``: it is the owner's since just now."""
+    """A partition and its owner. ``fresh``: it was just created or taken over."""
 
     entry: Entry
     fresh: bool
 
 
 class Cutter:
-    """One family's. Each call is about one card, and made on that card's thread. ``clock`` gives the time of day."""
+    """One per family. Each call is about one card and runs on that card's thread. ``clock`` gives the time of day."""
 
     def __init__(
         self,
@@ -45,40 +45,40 @@ class Cutter:
         self._journal = journal
         self._lasting = lasting
         self._clock = clock
-        self._news: SimpleQueue[Change] = SimpleQueue()
+        self._unreported: SimpleQueue[Change] = SimpleQueue()
 
-    def news(self) -> list[Change]:
-        """What was found out since this was asked last, and is to be told."""
+    def pop_changes(self) -> list[Change]:
+        """The changes since the last call that deserve an Event."""
         found: list[Change] = []
         while True:
             try:
-                found.append(self._news.get_nowait())
+                found.append(self._unreported.get_nowait())
             except Empty:
                 return found
 
     def on(self, card: str) -> list[Entry]:
-        """What is known of one card."""
+        """The entries of one card."""
         return [entry for entry in self._journal.entries.values() if entry.card == card]
 
-    def look(self, card: str, listed: Sequence[Partition], version: int, known: Known) -> bool:
-        """Take a listing in. False where the card has changed since ``version``: then it may be out of date."""
+    def resync(self, card: str, listed: Sequence[Partition], version: int, known: Known) -> bool:
+        """Reconcile the card with a listing. False if it has changed since ``version``: the listing may be stale."""
         if self._journal.changed(card) != version:
             return False
-        self._take_in(card, listed, known)
+        self._reconcile(card, listed, known)
         return True
 
     def ensure(
         self, reservation: PodReservation, boot: str, living: AbstractSet[str] | None, *, may_destroy: bool
     ) -> Ensured:
-        """The partition that is reserved for the owner, as the card has it: found, taken over, or made. ``HamiError``.
+        """The owner's partition: found, taken over from an ended pod, or created. ``HamiError``.
 
-        What is in its way without an owner is destroyed, in one try: a scheduler gives a place away again as soon as
-        its pod has ended. ``living`` are UIDs of pods, None while that cannot be said.
+        Partitions without an owner that overlap it are destroyed, in one attempt: a scheduler reuses a placement as
+        soon as its pod has ended. ``living`` are UIDs of pods, None while they are not known.
         """
         wanted, now = reservation.wanted, self._clock()
         listed = self._listed(wanted.card)
         known = Known(boot=boot, now=now, living=None, reservations=(reservation,), lasting=self._lasting)
-        self._take_in(wanted.card, listed, known)
+        self._reconcile(wanted.card, listed, known)
         mine = next((one for one in self._journal.entries.values() if one.owner == reservation.owner), None)
         if mine is not None:
             same = (mine.card, mine.profile, mine.placement) == (wanted.card, wanted.profile, wanted.placement)
@@ -98,19 +98,19 @@ class Cutter:
         return Ensured(entry=self._made(reservation, boot, self._listed(wanted.card)), fresh=True)
 
     def hand_out(self, number: int) -> None:
-        """Its container is answered next."""
+        """Journal that its container has it; the Allocate is answered next."""
         entry = self._journal.entries.get(number)
         if entry is not None and entry.state is State.READY:
             self._journal.put(entry.to(Event.HAND_OUT, now=self._clock()), "assigned")
 
     def release(self, number: int, why: str) -> None:
-        """Nobody needs it any more."""
+        """Its owner has ended or has another one: it is to be destroyed."""
         entry = self._journal.entries.get(number)
         if entry is not None and entry.state in (State.READY, State.ASSIGNED, State.LOST):
             self._journal.put(entry.to(Event.END, now=self._clock(), reason=why, attempts=0), "release")
 
     def destroy(self, number: int) -> str:
-        """Try once to destroy what is to be destroyed. Why it is still there; empty where it is gone."""
+        """Attempt once to destroy it. Returns why it is still there, or an empty text."""
         entry = self._journal.entries.get(number)
         if entry is None or entry.state not in ENDING:
             return ""
@@ -129,15 +129,15 @@ class Cutter:
         return ""
 
     def users(self, number: int) -> Sequence[int]:
-        """Processes that are known to keep it."""
+        """PIDs of processes that are known to use it."""
         entry = self._journal.entries.get(number)
         return () if entry is None else self._driver.users(entry.partition)
 
     def _listed(self, card: str) -> list[Partition]:
         return [one for one in self._driver.partitions(card) if one.card == card]
 
-    def _take_in(self, card: str, listed: Sequence[Partition], known: Known) -> None:
-        for change in judged(card, self.on(card), listed, known):
+    def _reconcile(self, card: str, listed: Sequence[Partition], known: Known) -> None:
+        for change in reconciled(card, self.on(card), listed, known):
             match change:
                 case Change(before=None, after=Entry() as found):
                     self._journal.new(found, "adopted" if found.owner else "foreign")
@@ -146,11 +146,11 @@ class Cutter:
                 case Change(after=Entry() as now):
                     self._journal.put(now, "found")
             log.info("partition", what=_described(change))
-            if change.told:
-                self._news.put(change)
+            if change.event_reason:
+                self._unreported.put(change)
 
     def _clear(self, reservation: PodReservation, living: AbstractSet[str] | None, *, may_destroy: bool) -> None:
-        """Make room. ``NoRoomError`` with what is in the way."""
+        """Free the placement. ``NoRoomError`` names what occupies it."""
         wanted = reservation.wanted
         for known in self.on(wanted.card):
             if not known.takes(wanted.placement):
@@ -164,7 +164,7 @@ class Cutter:
             raise NoRoomError(f"{_named(entry)} is in the way of {wanted.profile}: {why}")
 
     def _emptied(self, card: str, living: AbstractSet[str] | None) -> bool:
-        """Whether the card has more room now, as what is nobody's any more was destroyed. Each is tried once."""
+        """Destroy what has no owner any more, one attempt each. Whether any room was gained."""
         ending = [one for known in self.on(card) if (one := self._let_go(known, living)).state in ENDING]
         failures = [self.destroy(one.number) for one in ending]
         return not all(failures)
@@ -172,10 +172,9 @@ class Cutter:
     def _taken_over(
         self, reservation: PodReservation, boot: str, listed: Sequence[Partition], living: AbstractSet[str] | None
     ) -> Entry | None:
-        """Exactly what is wanted, left by a pod that has ended: it need not be destroyed and made again.
+        """A partition of the wanted profile and placement that an ended pod has left, reused as it is.
 
-        Only one of this boot that the listing has, that nobody is known to use, and that nobody has kept from being
-        destroyed.
+        Only if it was created in this boot, is listed, has no known user and has not resisted destruction.
         """
         wanted = reservation.wanted
         for known in self.on(wanted.card):
@@ -194,7 +193,7 @@ class Cutter:
         return None
 
     def _let_go(self, known: Entry, living: AbstractSet[str] | None) -> Entry:
-        """The entry, released if its pod has ended."""
+        """The entry, after its release if its pod has ended."""
         if living is not None and known.owner and known.owner.uid not in living:
             self.release(known.number, "its pod has ended")
         return self._journal.entries[known.number]
@@ -223,12 +222,12 @@ class Cutter:
         return self._journal.put(ready.to(Event.MADE, now=self._clock()), "ready")
 
     def _note_failure(self, number: int, why: str) -> None:
-        """What is left of it is to be cleaned. Where that cannot be seen now, the next look judges the intent."""
+        """Mark what a failed creation has left for destruction. If it cannot be listed now, the next resync decides."""
         entry = self._journal.entries[number]
         try:
             left = remains(entry, self._listed(entry.card))
         except HamiError as error:
-            log.warning("what a failed creation has left is not known", partition=_named(entry), problem=str(error))
+            log.warning("remains of a failed creation not listed", partition=_named(entry), problem=str(error))
             return
         if len(left) == 1:
             failed = entry.identified(left[0]).to(Event.FAIL, now=self._clock(), reason=why)
@@ -237,7 +236,7 @@ class Cutter:
             self._journal.drop(entry, "failed")
 
     def _step(self, entry: Entry, *, destroying: bool = False) -> Step:
-        """Writes down what exists after each call. Without it, the next life finds out by looking."""
+        """A callback that journals what exists after each call. If the write fails, the next start lists the card."""
 
         def note(ids: Mapping[str, int]) -> None:
             now = replace(self._journal.entries[entry.number], ids=dict(ids))
@@ -246,13 +245,13 @@ class Cutter:
             try:
                 self._journal.put(now, "step")
             except OSError as error:
-                log.warning("a step is not on file", partition=_named(entry), problem=str(error))
+                log.warning("step not journalled", partition=_named(entry), problem=str(error))
 
         return note
 
 
 def owners_of(entries: Mapping[int, Entry], uid: str, container: str) -> Mapping[Owner, Entry]:
-    """What a container has, by its share."""
+    """A container's entries by owner."""
     return {
         entry.owner: entry
         for entry in entries.values()

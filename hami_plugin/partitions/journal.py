@@ -1,7 +1,7 @@
-"""The partitions that this node has made or seen, in memory and in a file that a killed daemon finds again.
+"""The partitions of this node, in memory and in a file that survives a killed daemon.
 
-One JSON line for each change, on the disk before what it announces is done. Only the threads of cards write, each about
-its own card; readers get a mapping that never changes.
+One JSON line per change, flushed to the disk before the change is made. Only the cards' threads write, each about its
+own card; readers get an immutable mapping.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from hami_plugin.sdk.partitions import Placement
 
 VERSION = 1
 SLACK = 2000
-"""Lines beyond those that count, of some 500 bytes each, before the file is written anew."""
+"""Superseded lines, of some 500 bytes each, before the file is compacted."""
 
 
 class PartitionJournal:
-    """``entries`` by number. OSError from whatever writes, and then nothing has changed."""
+    """``entries`` by number. Methods that write raise OSError, and then nothing has changed."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class PartitionJournal:
         self.boot = boot
         self.entries: Mapping[int, Entry] = MappingProxyType({})
         self.unreadable: tuple[str, ...] = ()
-        """Why lines of the file do not count. What is not known because of that must not be taken for nobody's."""
+        """Why lines of the file were skipped. A partition that they described must not be taken for unowned."""
         self._file = Journal(path)
         self._turn = threading.Lock()
         self._clock = clock
@@ -51,16 +51,16 @@ class PartitionJournal:
         self._changed: dict[str, int] = {}
 
     def load(self) -> None:
-        """Read what a former life has left. A file that cannot be read at all counts as unreadable, and stays."""
+        """Read the file. One that cannot be read at all is reported in ``unreadable`` and kept."""
         with self._turn:
             self._load()
 
     def changed(self, card: str) -> int:
-        """Moves with every change of the card's entries."""
+        """A version that grows with every change of the card's entries."""
         return self._changed.get(card, 0)
 
     def new(self, entry: Entry, op: str) -> Entry:
-        """Write down one that has no number yet, and answer it with its number."""
+        """Journal a new entry, and return it with its number."""
         with self._turn:
             numbered = replace(entry, number=self._last + 1)
             self._write(op, numbered, {**self.entries, numbered.number: numbered})
@@ -68,13 +68,13 @@ class PartitionJournal:
             return numbered
 
     def put(self, entry: Entry, op: str) -> Entry:
-        """Write down what has become of one."""
+        """Journal an entry's new state."""
         with self._turn:
             self._write(op, entry, {**self.entries, entry.number: entry})
             return entry
 
     def drop(self, entry: Entry, op: str) -> None:
-        """Write down that it is no more."""
+        """Journal that the partition is gone."""
         with self._turn:
             left = {number: one for number, one in self.entries.items() if number != entry.number}
             self._write(op, replace(entry, state=State.DESTROYED), left)
@@ -144,13 +144,13 @@ def _members(entry: Entry) -> dict[str, Any]:
 
 
 def _entry(line: Mapping[str, Any]) -> Entry:
-    """ValueError, KeyError or TypeError where the line is not as it was written."""
-    told = dict(line)
-    if told.pop("crc") != _checksum(told):
+    """The entry of one line. ValueError, KeyError or TypeError if the line is damaged."""
+    read = dict(line)
+    if read.pop("crc") != _checksum(read):
         raise ValueError("the checksum is wrong")
-    if told["v"] != VERSION:
-        raise ValueError(f"version {told['v']} is not known")
-    members = dict(told["partition"])
+    if read["v"] != VERSION:
+        raise ValueError(f"version {read['v']} is not known")
+    members = dict(read["partition"])
     members["state"] = State(members["state"])
     members["placement"] = Placement(**members["placement"])
     members["before"] = tuple((*seen, tuple(tuple(one) for one in ids)) for *seen, ids in members["before"])

@@ -1,4 +1,4 @@
-"""A partition's states and what leads from one to the next, and which places of a card are left. Pure."""
+"""The states of a partition, their transitions, and the free placements of a card. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hami_plugin.sdk.partitions import NOWHERE, Partition, Placement, Profile, u
 
 
 class State(StrEnum):
-    """``FREE`` and ``DESTROYED`` are those of a place without a partition: nothing is kept of them."""
+    """``FREE`` and ``DESTROYED`` describe an empty placement: no entry is kept."""
 
     FREE = "free"
     RESERVED = "reserved"
@@ -32,7 +32,7 @@ class Event(StrEnum):
     """What happens to a partition."""
 
     RESERVE = "a pod's decision names the place"
-    INTEND = "an Allocate asks for it"
+    INTEND = "Allocate asks for it"
     MADE = "all calls have succeeded, and a listing has it"
     FAIL = "a call has failed"
     HAND_OUT = "a container is answered"
@@ -85,14 +85,14 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
     (_S.LOST, _E.END): _S.DRAINING,
     (_S.LOST, _E.GONE): _S.FREE,
 }
-"""All that may happen. Anything else is a mistake of the caller's."""
+"""All legal transitions. Anything else is the caller's bug."""
 
 ABSENT = frozenset({State.FREE, State.RESERVED, State.DESTROYED, State.LOST})
-"""Nothing of it is on the card."""
+"""The card has nothing of it."""
 BLOCKING = frozenset({State.DRAINING, State.DESTROYING, State.FAILED, State.LEAKED, State.FOREIGN})
-"""It takes its place, though no pod that a scheduler counts has it."""
+"""It occupies its placement, though no pod that a scheduler counts has it."""
 ENDING = frozenset({State.DRAINING, State.FAILED})
-"""It is to be destroyed, and nothing is under way."""
+"""It is to be destroyed, and no attempt is running."""
 _ON_THE_WAY = frozenset({State.DRAINING, State.DESTROYING})
 
 
@@ -101,7 +101,7 @@ def after(state: State, event: Event) -> State:
     try:
         return TRANSITIONS[state, event]
     except KeyError:
-        raise ValueError(f"a partition that is {state} cannot hear that {event}") from None
+        raise ValueError(f"a partition that is {state} cannot change because {event}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -129,10 +129,10 @@ def identity(partition: Partition) -> Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What is known of one partition. ``number`` names it here for good; ``since`` and ``made`` are times of the clock.
+    """The record of one partition. ``number`` identifies it for good; ``since`` and ``made`` are Unix times.
 
-    ``before`` are those that its card had when it was intended. ``boot`` is the boot that it was made in: after another
-    one nothing of it is true. ``attempts`` counts failures to destroy it in a row, with the last ``reason``.
+    ``before``: what its card had when the creation was journalled. ``boot``: the boot id it was created in; after a
+    reboot the entry is void. ``attempts``: consecutive failures to destroy it, with the last ``reason``.
     """
 
     number: int
@@ -157,7 +157,7 @@ class Entry:
         return replace(self, state=state, since=since, **changes)
 
     def identified(self, partition: Partition) -> Entry:
-        """With the names that a listing gives it."""
+        """With the uuid and ids of a listing."""
         return replace(self, uuid=partition.uuid, ids=dict(partition.ids))
 
     @property
@@ -167,7 +167,7 @@ class Entry:
         )
 
     def takes(self, placement: Placement) -> bool:
-        """Whether it keeps others from this range of its card."""
+        """Whether it occupies a part of this range of its card."""
         return self.state not in ABSENT and self.placement.overlaps(placement)
 
     def is_listed_as(self, partition: Partition) -> bool:
@@ -180,7 +180,7 @@ class Entry:
 
 
 def blocked(entries: Iterable[Entry]) -> Mapping[str, tuple[Partition, ...]]:
-    """By card, the partitions that take its room now though no scheduler knows why."""
+    """By card, the partitions that occupy it and that no scheduler counts."""
     found: dict[str, list[Partition]] = {}
     for entry in sorted(entries, key=lambda one: (one.placement, one.number)):
         if entry.state in BLOCKING:
@@ -191,9 +191,9 @@ def blocked(entries: Iterable[Entry]) -> Mapping[str, tuple[Partition, ...]]:
 def free_places(
     profile: Profile, profiles: Sequence[Profile], taken: Iterable[tuple[str, Placement]]
 ) -> list[Placement]:
-    """The legal places of a profile that are left on a card, beside those ``taken``, each with its profile's name.
+    """The free legal placements of a profile. ``taken`` are (profile name, placement) pairs of the card.
 
-    Of a profile that nobody knows, every slice counts as a compute slice: rather too few places than too many.
+    Every slice of an unknown profile counts as a compute slice: too few placements are better than too many.
     """
     known = {one.name: one for one in profiles}
     there = list(taken)
@@ -206,12 +206,12 @@ def free_places(
 
 
 def _slices(profiles: Sequence[Profile]) -> int:
-    """A card's compute slices: as many as one profile may have of them at once, where it has no places."""
+    """A card's compute slices, taken from its profiles; without placements, the most that one profile may have."""
     return max((one.compute * (one.limit if one.placements == (NOWHERE,) else 1) for one in profiles), default=0)
 
 
 def openness(left: Iterable[tuple[Profile, int]]) -> float:
-    """What is left of a card's places, from 0 to 1, each place weighted with its slices."""
+    """The free part of a card's placements, from 0 to 1, each weighted with its slices."""
     possible = total = 0.0
     for profile, count in left:
         placed = profile.placements != (NOWHERE,)
@@ -223,7 +223,7 @@ def openness(left: Iterable[tuple[Profile, int]]) -> float:
 
 
 def placeable(profiles: Sequence[Profile], entries: Iterable[Entry]) -> Iterator[tuple[Profile, int]]:
-    """How many places each profile has left on one card."""
+    """Each profile with its number of free placements on one card."""
     taken = [(entry.profile, entry.placement) for entry in entries if entry.state not in ABSENT]
     for profile in profiles:
         count = len(free_places(profile, profiles, taken))

@@ -1,7 +1,7 @@
-"""One family's partitions while the daemon serves: made for an Allocate, handed out, and destroyed behind it.
+"""One family's partitions while the daemon runs: created in Allocate, handed out, and destroyed after the pod.
 
-Each card has a thread, so that a call that takes its time, or a partition that somebody keeps open, holds up no other
-card. Nothing here waits for an event that can be missed: whatever is open is looked at again.
+Each card has its own thread, so a slow call or a partition in use delays no other card. The manager is level-triggered:
+it relists periodically and does not depend on events that could be missed.
 """
 
 from __future__ import annotations
@@ -38,18 +38,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Seconds: between listings; from a pod's end to the first try; for an Allocate; the pauses between tries; until a
-    partition that stays is told of, and again; without destruction after a journal that could not be read; for one
-    listing; for the API server's first list of pods; until a card that changed is looked at again; for the kubelet to
-    say in an Allocate which pods it has.
+    """All in seconds.
+
+    ``resync``: between two listings. ``grace``: from a pod's end to the first attempt to destroy its partitions.
+    ``budget``: for the work of one Allocate. ``first``, ``cap``: back-off between attempts. ``report``: how long a
+    partition resists before an Event says so, and between two such Events. ``careful``: without destruction after a
+    journal that could not be read. ``listing``: timeout of one listing. ``pods``: for the first list of pods.
+    ``again``: until a card that changed during a listing is listed again. ``asking``: for the kubelet's PodResources
+    within an Allocate.
     """
 
-    look: float = 30.0
+    resync: float = 30.0
     grace: float = 2.0
     budget: float = 5.0
     first: float = 1.0
     cap: float = 60.0
-    told: float = 300.0
+    report: float = 300.0
     careful: float = 600.0
     listing: float = 60.0
     pods: float = 5.0
@@ -58,11 +62,11 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbours:
-    """Whom the partitions are for. ``current``: the known pods are those of the API server.
+class Peers:
+    """The pods that partitions are made for. ``current``: whether ``pods`` is in step with the API server.
 
-    ``listed`` are namespace and name of the pods that the kubelet still has devices for; ``HamiError`` where it does
-    not say. ``settle`` has a pod's record compared anew.
+    ``listed`` returns namespace and name of the pods that hold devices according to the kubelet, and raises
+    ``HamiError`` if it does not answer. ``settle`` queues a pod for settlement.
     """
 
     pods: PodTable
@@ -109,14 +113,14 @@ class Partitions:
         journal: PartitionJournal,
         *,
         snapshot: Watched[Snapshot],
-        neighbours: Neighbours,
+        peers: Peers,
         events: EventRecorder,
         specs: Specs | None = None,
         timing: Timing | None = None,
         ended: Callable[[], None] = lambda: None,
     ) -> None:
         self.resource = resource
-        self.problem = "not looked yet"
+        self.problem = "not listed yet"
         self.begun = asyncio.Event()
         self.cuttable: Watched[Mapping[str, Cuttable] | None] = Watched(None)
         self.profiles: Mapping[str, tuple[Profile, ...]] = {}
@@ -124,7 +128,7 @@ class Partitions:
         self._driver = driver
         self._journal = journal
         self._snapshot = snapshot
-        self._near = neighbours
+        self._peers = peers
         self._events = events
         self._specs = specs
         self._described: AbstractSet[str] | None = None
@@ -140,9 +144,9 @@ class Partitions:
         self._living: AbstractSet[str] | None = None
         self._due: dict[int, float] = {}
         self._ending_since: dict[int, float] = {}
-        self._told_at: dict[int, float] = {}
+        self._reported_at: dict[int, float] = {}
         self._busy: dict[int, asyncio.Task[None]] = {}
-        self._next_look = 0.0
+        self._next_resync = 0.0
         self._asked: AbstractSet[str] = frozenset()
 
     @property
@@ -150,18 +154,18 @@ class Partitions:
         return self._journal.entries
 
     async def prepared(self, assignment: Assignment) -> tuple[Partition, ...]:
-        """What this container is to have, made now where it is not there yet. ``HamiError`` with the reason.
+        """The container's partitions, created if they do not exist yet. ``HamiError`` with the reason.
 
-        Empty for a container of whole cards. If one of several cannot be made, those made for it are destroyed again.
+        Empty for a container with whole cards. If one of several fails, those just created are destroyed again.
         """
         wanted = self._side.wanted(assignment)
         if not wanted:
             return ()
         await self._require_begun()
         reservations = [self._pod_reservation(assignment.pod, one) for one in wanted]
-        with suppress(TimeoutError):  # who has ended does not come back, so an older account serves too
+        with suppress(TimeoutError):  # an older answer serves too: pods that have ended do not come back
             async with asyncio.timeout(self._timing.asking):
-                self._living = await self._who_lives()
+                self._living = await self._living_pods()
         boot, living, may_destroy = self._journal.boot, self._living, self._may_destroy
         ensure = partial(self._cutter.ensure, boot=boot, living=living, may_destroy=may_destroy)
         calls = (self._on(one.wanted.card, partial(ensure, one), "made") for one in reservations)
@@ -177,13 +181,13 @@ class Partitions:
         return tuple(entry.partition for entry in found)
 
     async def handed_out(self, assignment: Assignment) -> None:
-        """The container's answer is next: write down that it has its partitions."""
+        """Journal that the container has its partitions; its Allocate is answered next."""
         mine = owners_of(self.entries, assignment.pod.uid, assignment.container.name).values()
         calls = (self._on(one.card, partial(self._cutter.hand_out, one.number), "written down") for one in mine)
         await asyncio.gather(*calls)
 
     async def described(self, uid: str, container: str) -> None:
-        """Have what the container has in CDI specs, before it starts. ``HamiError`` where that cannot be."""
+        """Write the CDI specs of the container's partitions before it starts. ``HamiError`` if they cannot be."""
         mine = [one.partition for one in owners_of(self.entries, uid, container).values() if one.uuid]
         devices = {device.uuid: device for device in self._snapshot.value.devices}
         made = [(devices[one.card], one) for one in mine if one.card in devices]
@@ -195,24 +199,24 @@ class Partitions:
             raise HamiError(f"partitions cannot be described for the container runtime: {error}") from error
 
     def reserved(self, pod: PodView, container: str) -> list[Reservation]:
-        """What one container is to have."""
+        """The reservations of one container."""
         return [one.wanted for one in self._reservations_of(pod) if one.wanted.container == container]
 
     def taken(self, card: str, pod: PodView) -> list[Placement]:
-        """The ranges of a card that all others than this pod have, or that are reserved for them."""
+        """The ranges of a card that other pods have, or that are reserved for them."""
         entries = [one for one in self.entries.values() if one.card == card and one.state not in ABSENT]
         others = [one.placement for one in entries if one.owner is None or one.owner.uid != pod.uid]
         reserved = [one for one in self._reservations() if one.wanted.card == card and one.owner.uid != pod.uid]
         return others + [one.wanted.placement for one in unfulfilled(reserved, entries)]
 
     def lost(self, uid: str, container: str) -> str:
-        """Why the container cannot start (again): what it was given is gone. Empty where it is not."""
+        """Why the container cannot start again: its partition is gone. Empty if it is still there."""
         mine = owners_of(self.entries, uid, container)
         gone = [one for one in mine.values() if one.state is State.LOST]
         return f"{gone[0].profile} of {gone[0].card} is gone: {gone[0].reason}" if gone else ""
 
     def names(self, pod: PodView) -> Mapping[str, str]:
-        """The pod's annotations with the names of what it has."""
+        """The pod's annotations that name its partitions."""
         mine = {entry.owner: entry for entry in self.entries.values() if entry.owner and entry.owner.uid == pod.uid}
         if not mine:
             return {}
@@ -224,21 +228,21 @@ class Partitions:
         try:
             return self._side.names(pod, pairs) if pairs else {}
         except HamiError as error:
-            log.warning("partitions not told", pod=pod.key, problem=str(error))
+            log.warning("partition annotations not written", pod=pod.key, problem=str(error))
             return {}
 
     async def run(self) -> None:
-        """Look, release and destroy, for ever."""
+        """List, release and destroy until cancelled."""
         await self._begin()
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._wake_by(self._near.pods.changes), name=f"pods of {self.resource}'s partitions")
+            group.create_task(self._wake_by(self._peers.pods.changes), name=f"pods of {self.resource}'s partitions")
             group.create_task(self._wake_by(self._snapshot), name=f"cards of {self.resource}'s partitions")
             while True:
                 self._wake.clear()
                 await self._turn(group)
                 with_due = [due for number, due in self._due.items() if number not in self._busy]
-                until = min([self._next_look, *with_due]) if self._may_destroy else self._next_look
-                pause = min(max(0.05, until - time.monotonic()), self._timing.look)
+                until = min([self._next_resync, *with_due]) if self._may_destroy else self._next_resync
+                pause = min(max(0.05, until - time.monotonic()), self._timing.resync)
                 try:
                     async with asyncio.timeout(pause):
                         await self._wake.wait()
@@ -246,7 +250,7 @@ class Partitions:
                     continue
 
     async def close(self) -> None:
-        """Begin nothing more, and wait a while for what is under way: a successor may act on the same cards."""
+        """Start nothing new, and wait briefly for running calls: a successor may act on the same cards."""
         threads = (self._describer, *self._threads.values())
         running = [thread.call(lambda: None, self._timing.budget, last=True) for thread in threads]
         running.append(self._lister.call(self._ended, self._timing.budget, last=True))
@@ -255,7 +259,7 @@ class Partitions:
         self.cuttable.close()
 
     def shown(self) -> Iterator[Shown]:
-        """All that exists, then what is reserved and not made yet."""
+        """Existing partitions, then those reserved and not created yet."""
         now = time.time()
         for entry in sorted(self.entries.values(), key=lambda one: (one.card, one.placement, one.number)):
             yield Shown(
@@ -283,14 +287,14 @@ class Partitions:
             )
 
     def placeable(self) -> Iterator[tuple[str, Profile, int]]:
-        """Card, profile, and how many places are left for it."""
+        """Card, profile, and the number of free placements."""
         for card, profiles in sorted(self.profiles.items()):
             there = [entry for entry in self.entries.values() if entry.card == card]
             for profile, count in placeable(profiles, there):
                 yield card, profile, count
 
     def openness(self) -> Iterator[tuple[str, float]]:
-        """Card, and how much of its places is left: 1 while it is empty, and less the more it is fragmented."""
+        """Card, and the weighted part of its placements that is free: 1 for an empty card, less with fragmentation."""
         left: dict[str, list[tuple[Profile, int]]] = {}
         for card, profile, count in self.placeable():
             left.setdefault(card, []).append((profile, count))
@@ -329,23 +333,23 @@ class Partitions:
         return PodReservation(owner=owner, wanted=wanted)
 
     def _reservations_of(self, pod: PodView) -> list[PodReservation]:
-        """One pod's annotation that cannot be read is nobody else's matter."""
+        """Empty if the pod's annotation cannot be read: that must not disturb other pods."""
         try:
             return [self._pod_reservation(pod, one) for one in self._side.reserved(pod)]
         except HamiError:
             return []
 
     def _reservations(self) -> tuple[PodReservation, ...]:
-        return tuple(one for pod in self._near.pods.pods if not pod.terminal for one in self._reservations_of(pod))
+        return tuple(one for pod in self._peers.pods.pods if not pod.terminal for one in self._reservations_of(pod))
 
     async def _on(self, card: str, work: Callable[[], T], what: str = "") -> T:
-        """On the card's thread, within the time of an Allocate."""
+        """Run ``work`` on the card's thread, within the time of an Allocate."""
         try:
             return await self._thread(card).call(work, self._timing.budget)
         except StuckError as error:
             raise HamiError(f"a partition of {card} was not {what} in time: {error}") from error
         finally:
-            self._tell()
+            self._report_changes()
 
     def _thread(self, card: str) -> WorkThread:
         return self._threads.setdefault(card, WorkThread(f"card {card}"))
@@ -361,14 +365,14 @@ class Partitions:
         self._wake.set()
 
     async def _release_others(self, assignment: Assignment, kept: AbstractSet[int]) -> None:
-        """What the container has by a decision that does not hold any more."""
+        """Release what the container has from an earlier decision."""
         for entry in owners_of(self.entries, assignment.pod.uid, assignment.container.name).values():
             if entry.number not in kept and entry.state in (State.READY, State.ASSIGNED):
                 await self._on(entry.card, partial(self._cutter.release, entry.number, "another one was decided"))
                 self._wake.set()
 
     async def _begin(self) -> None:
-        """Until the journal and a listing agree. Pods and cards are waited for, but not for ever."""
+        """Wait for pods and cards, up to a deadline, then list until the journal and the cards agree."""
         if not self._loaded:
             await self._lister.call(self._journal.load, self._timing.listing)
             self._loaded = True
@@ -378,32 +382,32 @@ class Partitions:
                 log.warning("journal of partitions is damaged; nothing is destroyed for now", problem=why)
                 self._events.node("PartitionJournalDamaged", why)
         deadline = time.monotonic() + self._timing.pods
-        changes, cards = self._near.pods.changes, self._snapshot
+        changes, cards = self._peers.pods.changes, self._snapshot
         while not changes.value and (left := deadline - time.monotonic()) > 0:
             await changes.changed(changes.version, timeout=left)
         while not cards.value.ready and not cards.closed and (left := deadline - time.monotonic()) > 0:
             await cards.changed(cards.version, timeout=left)
         for delay in Backoff(first=self._timing.first, cap=self._timing.cap).delays():
-            if await self._look():
+            if await self._resync():
                 break
             await asyncio.sleep(delay)
         self.begun.set()
-        for pod in self._near.pods.pods:
+        for pod in self._peers.pods.pods:
             if any(pod.annotations.get(key) != text for key, text in self.names(pod).items()):
-                self._near.settle(pod.uid)
+                self._peers.settle(pod.uid)
 
     async def _wake_by(self, watched: Watched[Any]) -> None:
         async for _ in watched.follow(every=0.1):
             self._wake.set()
 
     async def _turn(self, group: asyncio.TaskGroup) -> None:
-        self._living = await self._who_lives()
+        self._living = await self._living_pods()
         await self._release_ended()
-        if time.monotonic() >= self._next_look or not self._asked >= self._cards():
-            await self._look()
+        if time.monotonic() >= self._next_resync or not self._asked >= self._cards():
+            await self._resync()
         now = time.monotonic()
         ending = {number: entry for number, entry in self.entries.items() if entry.state in ENDING}
-        for kept in (self._due, self._ending_since, self._told_at):
+        for kept in (self._due, self._ending_since, self._reported_at):
             for number in [number for number in kept if number not in ending]:
                 del kept[number]
         for number, entry in ending.items():
@@ -415,7 +419,7 @@ class Partitions:
         await self._tidy_specs()
 
     async def _tidy_specs(self) -> None:
-        """The specs of partitions that are gone go too."""
+        """Remove the CDI specs of partitions that are gone."""
         uuids = {entry.uuid for entry in self.entries.values() if entry.uuid}
         if self._specs is None or uuids == self._described:
             return
@@ -425,26 +429,27 @@ class Partitions:
         except (CdiError, StuckError) as error:
             log.warning("cdi specs of partitions not tidied", problem=str(error))
 
-    async def _who_lives(self) -> AbstractSet[str] | None:
-        """UIDs of pods whose partitions stay; None while the API server's account is not current.
+    async def _living_pods(self) -> AbstractSet[str] | None:
+        """UIDs of pods that keep their partitions; None while the pod cache is not current.
 
-        A pod that is gone from the API server lives on while the kubelet has devices for it, or does not say.
+        A pod that the API server has deleted counts as living while the kubelet holds devices for it, or does not
+        answer.
         """
-        near = self._near
-        if not near.current():
+        peers = self._peers
+        if not peers.current():
             return None
-        living = {pod.uid for pod in near.pods.pods if not pod.terminal}
-        known = {pod.uid for pod in near.pods.pods}
+        living = {pod.uid for pod in peers.pods.pods if not pod.terminal}
+        known = {pod.uid for pod in peers.pods.pods}
         gone = {entry.owner for entry in self.entries.values() if entry.owner and entry.owner.uid not in known}
         held = {one for one in gone if self._is_held(one)}
         if not held:
             return living
         try:
-            listed = await near.listed()
+            listed = await peers.listed()
         except HamiError as error:
             log.debug("the kubelet does not say which pods it has", problem=str(error))
             return living | {one.uid for one in held}
-        names = {(pod.namespace, pod.name) for pod in near.pods.pods}
+        names = {(pod.namespace, pod.name) for pod in peers.pods.pods}
         return living | {one.uid for one in held if (one.namespace, one.pod) in listed - names}
 
     def _is_held(self, owner: Owner) -> bool:
@@ -461,12 +466,12 @@ class Partitions:
                 except (HamiError, OSError) as error:
                     self.problem = str(error)
 
-    async def _look(self) -> bool:
-        """Compare what is listed with what is known, and learn the profiles. False where nothing can be listed."""
-        self._next_look = time.monotonic() + self._timing.look
+    async def _resync(self) -> bool:
+        """Reconcile the journal with a new listing, and read the profiles. False if nothing can be listed."""
+        self._next_resync = time.monotonic() + self._timing.resync
         self._asked = self._cards()
-        if self._snapshot.value.ready and not self._all_cards():  # nothing is there to be cut, nor was anything
-            self._report("")
+        if self._snapshot.value.ready and not self._all_cards():  # no card, now or before
+            self._set_problem("")
             self._publish()
             return True
         versions = {card: self._journal.changed(card) for card in self._all_cards()}
@@ -475,32 +480,32 @@ class Partitions:
             try:
                 listed = await self._lister.call(self._driver.partitions, self._timing.listing)
                 silent: AbstractSet[str] = frozenset()
-            except UnlistedCardsError as error:  # of these cards nothing is known, and nothing changes
+            except UnlistedCardsError as error:  # nothing changes on these cards
                 listed, silent, trouble = error.partitions, frozenset(error.cards), str(error)
             known = Known(
                 boot=self._journal.boot,
                 now=time.time(),
-                living=await self._who_lives(),
+                living=await self._living_pods(),
                 reservations=self._reservations(),
                 all_ours=self._side.all_ours,
                 lasting=self._side.lasting,
             )
             cards = {one.card for one in listed} | (set() if "" in silent else self._all_cards() - silent)
-            calls = (self._look_at(card, listed, versions.get(card, 0), known) for card in sorted(cards))
+            calls = (self._resync_card(card, listed, versions.get(card, 0), known) for card in sorted(cards))
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
         except (HamiError, StuckError) as error:
-            self._report(f"the partitions of {self.resource} cannot be listed: {error}")
+            self._set_problem(f"the partitions of {self.resource} cannot be listed: {error}")
             return False
-        self._tell()
+        self._report_changes()
         failures = [one for one in outcomes if isinstance(one, BaseException)]
-        self._report(str(failures[0]) if failures else trouble)
+        self._set_problem(str(failures[0]) if failures else trouble)
         self._publish()
         return True
 
-    async def _look_at(self, card: str, listed: Sequence[Partition], version: int, known: Known) -> None:
+    async def _resync_card(self, card: str, listed: Sequence[Partition], version: int, known: Known) -> None:
         thread, limit = self._thread(card), self._timing.listing
-        if not await thread.call(partial(self._cutter.look, card, listed, version, known), limit):
-            self._next_look = min(self._next_look, time.monotonic() + self._timing.again)
+        if not await thread.call(partial(self._cutter.resync, card, listed, version, known), limit):
+            self._next_resync = min(self._next_resync, time.monotonic() + self._timing.again)
         profiles = await thread.call(partial(self._driver.profiles, card), limit)
         if self.profiles.get(card) != profiles:
             self.profiles = {**self.profiles, card: profiles}
@@ -511,22 +516,22 @@ class Partitions:
     def _all_cards(self) -> set[str]:
         return {*self._asked, *(entry.card for entry in self.entries.values())}
 
-    def _report(self, problem: str) -> None:
+    def _set_problem(self, problem: str) -> None:
         if problem and problem != self.problem:
             log.warning("partitions", resource=self.resource, problem=problem)
         self.problem = problem
 
     async def _destroy(self, entry: Entry) -> None:
-        """One try. The next one is later, each time twice as long, and a partition that stays is told of."""
+        """Attempt once. The next attempt backs off exponentially; an Event reports a partition that resists."""
         number = entry.number
         try:
             why = await self._thread(entry.card).start(partial(self._cutter.destroy, number))
             if why:
-                await self._tell_stuck(number, why)
+                await self._report_stuck(number, why)
         except OSError as error:
-            self._report(f"the journal of partitions cannot be written: {error}")
+            self._set_problem(f"the journal of partitions cannot be written: {error}")
         except HamiError as error:
-            self._report(str(error))
+            self._set_problem(str(error))
         finally:
             del self._busy[number]
             left = self.entries.get(number)
@@ -536,32 +541,32 @@ class Partitions:
             self._publish()
             self._wake.set()
 
-    async def _tell_stuck(self, number: int, why: str) -> None:
+    async def _report_stuck(self, number: int, why: str) -> None:
         now, entry = time.monotonic(), self.entries.get(number)
         if entry is None:
             return  # destroyed since by an Allocate that needs its place
         waited = now - self._ending_since.get(number, now)
-        if waited < self._timing.told or now - self._told_at.get(number, float("-inf")) < self._timing.told:
+        if waited < self._timing.report or now - self._reported_at.get(number, float("-inf")) < self._timing.report:
             return
-        self._told_at[number] = now
+        self._reported_at[number] = now
         pids = await self._thread(entry.card).start(partial(self._cutter.users, number))
         who = f", used by processes {', '.join(map(str, pids))}" if pids else ""
         where = f"{entry.profile} at {entry.placement.start} of {entry.card}"
         self._events.node("PartitionStuck", f"{where} cannot be destroyed for {waited / 60:.0f} min: {why}{who}")
 
-    def _tell(self) -> None:
-        for change in self._cutter.news():
-            self._tell_one(change)
+    def _report_changes(self) -> None:
+        for change in self._cutter.pop_changes():
+            self._report_change(change)
 
-    def _tell_one(self, change: Change) -> None:
+    def _report_change(self, change: Change) -> None:
         entry = change.after or change.before
         assert entry
         where = f"{entry.profile} at {entry.placement.start} of {entry.card} ({entry.uuid or 'incomplete'})"
-        pod = self._near.pods.get(entry.owner.uid) if entry.owner else None
+        pod = self._peers.pods.get(entry.owner.uid) if entry.owner else None
         if pod is not None:
-            self._events.pod(pod, change.told, f"{where}: {change.why}; delete the pod", warning=True)
+            self._events.pod(pod, change.event_reason, f"{where}: {change.why}; delete the pod", warning=True)
         else:
-            self._events.node(change.told, f"{where}: {change.why}", warning=bool(entry.owner))
+            self._events.node(change.event_reason, f"{where}: {change.why}", warning=bool(entry.owner))
 
     def _publish(self) -> None:
         there = blocked(self.entries.values())
@@ -572,7 +577,7 @@ class Partitions:
 
 
 def partitions_document(all_of: Sequence[Partitions], node: str) -> dict[str, object]:
-    """What ``hami-plugin partitions`` reads: times in seconds, places in slices of the card."""
+    """What ``hami-plugin partitions`` reads: ages in seconds, placements in slices of the card."""
     return {
         "node": node,
         "partitions": [{"resource": one.resource, **asdict(each)} for one in all_of for each in one.shown()],

@@ -1,7 +1,7 @@
-"""What is to be thought of one card's partitions, from the journal, a listing and the living pods. Pure.
+"""Reconcile one card's journal entries with a listing and the living pods. Pure.
 
-The same judgement is made at the start of the daemon and at every look after it. It never acts: what is to be destroyed
-is ``DRAINING`` afterwards.
+The same function runs at the start of the daemon and at every resync. It never acts: entries to be destroyed become
+``DRAINING``.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from hami_plugin.sdk.family import Reservation
 from hami_plugin.sdk.partitions import NOWHERE, Partition
 
 LEAKED_AFTER_S = 600.0
-"""How long a partition of nobody's is left alone where all partitions are ours."""
+"""How long a partition without an owner is kept where all partitions belong to the daemon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodReservation:
-    """What is reserved for a living pod, and for which of its containers."""
+    """A reservation of a living pod, with the container it is for."""
 
     owner: Owner
     wanted: Reservation
@@ -28,10 +28,10 @@ class PodReservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What is known at one moment. ``living`` are UIDs of pods; None while that cannot be said, and all may live then.
+    """The facts of one moment. ``living`` are UIDs of pods; None while they are not known, and then all may live.
 
-    ``all_ours``: what nobody here has made is destroyed too, after a while. ``lasting``: partitions outlive a boot.
-    ``now`` is a time of the clock.
+    ``all_ours``: partitions that the daemon did not create are destroyed too, after ``LEAKED_AFTER_S``.
+    ``lasting``: partitions survive a reboot. ``now`` is a Unix time.
     """
 
     boot: str
@@ -42,7 +42,7 @@ class Known:
     lasting: bool = False
 
     def outlived(self, entry: Entry) -> bool:
-        """Whether its host's boot has voided it since. A boot without a name is taken for this one."""
+        """Whether a reboot has removed it. An empty boot id counts as the current boot."""
         return not self.lasting and bool(self.boot and entry.boot) and entry.boot != self.boot
 
     def lives(self, owner: Owner | None) -> bool:
@@ -51,49 +51,53 @@ class Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """From one entry to another: None before for one that was not known, None after for one that is gone.
+    """One entry before and after: ``before`` is None for a discovered partition, ``after`` for one that is gone.
 
-    ``told`` is the reason of an Event, empty where there is nothing to tell.
+    ``event_reason`` is the reason of an Event, empty for none.
     """
 
     before: Entry | None
     after: Entry | None
     why: str
-    told: str = ""
+    event_reason: str = ""
 
 
 LOST, FOREIGN, AMBIGUOUS = "PartitionLost", "PartitionForeign", "PartitionAmbiguous"
 
 
-def judged(card: str, entries: Sequence[Entry], listed: Sequence[Partition], known: Known) -> list[Change]:
-    """All that changes about one card. Entries that are found come out as new ones with the number 0."""
+def reconciled(card: str, entries: Sequence[Entry], listed: Sequence[Partition], known: Known) -> list[Change]:
+    """All changes of one card. Discovered partitions become entries with the number 0."""
     left = [one for one in listed if one.card == card]
     changes: list[Change] = []
     kept: list[Entry] = []
     mine = sorted((one for one in entries if one.card == card), key=lambda one: one.number)
     known = replace(known, reservations=unfulfilled(known.reservations, mine))
     for entry in mine:
-        change = _of_intent(entry, left, known) if entry.state is State.CREATING else _of_known(entry, left, known)
+        change = (
+            _reconcile_intent(entry, left, known)
+            if entry.state is State.CREATING
+            else _reconcile_known(entry, left, known)
+        )
         if change:
             changes.append(change)
         if now := change.after if change else entry:
             kept.append(now)
     for partition in left:
-        found = _of_unknown(partition, unfulfilled(known.reservations, kept), known)
+        found = _found(partition, unfulfilled(known.reservations, kept), known)
         kept.append(found)
-        told = "" if found.owner else FOREIGN
-        changes.append(Change(before=None, after=found, why="found", told=told))
+        reason = "" if found.owner else FOREIGN
+        changes.append(Change(before=None, after=found, why="found", event_reason=reason))
     return changes
 
 
 def unfulfilled(reservations: Sequence[PodReservation], entries: Sequence[Entry]) -> tuple[PodReservation, ...]:
-    """Those whose owner has no partition yet, nor one in the making."""
+    """The reservations whose owner has no entry yet."""
     owners = {entry.owner for entry in entries if entry.owner}
     return tuple(one for one in reservations if one.owner not in owners)
 
 
 def remains(entry: Entry, listed: Sequence[Partition]) -> list[Partition]:
-    """What an intent can have made: at its place, and not there before. Where a card has no places, of its profile."""
+    """What an interrupted creation can have made: at its placement (without placements: of its profile), and new."""
     return [
         one
         for one in listed
@@ -104,7 +108,7 @@ def remains(entry: Entry, listed: Sequence[Partition]) -> list[Partition]:
 
 
 def _take(left: list[Partition], entry: Entry, known: Known) -> Partition | None:
-    """The listed partition that is this entry's. One of an earlier boot has none."""
+    """Remove this entry's partition from ``left`` and return it. An entry of an earlier boot has none."""
     if known.outlived(entry):
         return None
     found = next((one for one in left if entry.is_listed_as(one)), None)
@@ -113,11 +117,11 @@ def _take(left: list[Partition], entry: Entry, known: Known) -> Partition | None
     return found
 
 
-def _of_intent(entry: Entry, left: list[Partition], known: Known) -> Change:
-    """A creation that was interrupted: what is at its place now, and was not before, is its."""
+def _reconcile_intent(entry: Entry, left: list[Partition], known: Known) -> Change:
+    """An interrupted creation owns the partition that is new at its placement."""
     made = [] if known.outlived(entry) else remains(entry, left)
     if len(made) != 1:
-        return Change(before=entry, after=None, why="interrupted", told=AMBIGUOUS if made else "")
+        return Change(before=entry, after=None, why="interrupted", event_reason=AMBIGUOUS if made else "")
     left.remove(made[0])
     found = entry.identified(made[0])
     if not known.lives(entry.owner):
@@ -126,13 +130,13 @@ def _of_intent(entry: Entry, left: list[Partition], known: Known) -> Change:
     return Change(before=entry, after=found.to(event, now=known.now), why="interrupted")
 
 
-def _of_known(entry: Entry, left: list[Partition], known: Known) -> Change | None:
+def _reconcile_known(entry: Entry, left: list[Partition], known: Known) -> Change | None:
     found = _take(left, entry, known)
     match entry.state:
         case State.READY | State.ASSIGNED | State.LOST:
-            return _of_owned(entry, found, known)
+            return _reconcile_owned(entry, found, known)
         case State.FOREIGN | State.LEAKED:
-            return _of_others(entry, found, known)
+            return _reconcile_others(entry, found, known)
     if found is None:
         return Change(before=entry, after=None, why="gone")
     now = entry.identified(found)
@@ -141,7 +145,7 @@ def _of_known(entry: Entry, left: list[Partition], known: Known) -> Change | Non
     return Change(before=entry, after=now, why="still there") if now != entry else None
 
 
-def _of_owned(entry: Entry, found: Partition | None, known: Known) -> Change | None:
+def _reconcile_owned(entry: Entry, found: Partition | None, known: Known) -> Change | None:
     whole, lost = found is not None and bool(found.uuid), entry.state is State.LOST
     if known.lives(entry.owner):
         if whole and lost:
@@ -150,13 +154,13 @@ def _of_owned(entry: Entry, found: Partition | None, known: Known) -> Change | N
         if whole or lost:
             return None
         gone = entry.to(Event.LOSE, now=known.now, reason="it is no longer on the card")
-        return Change(before=entry, after=gone, why="gone under its owner", told=LOST)
+        return Change(before=entry, after=gone, why="gone under its owner", event_reason=LOST)
     if found is None:
         return Change(before=entry, after=None, why="gone, as is its owner")
     return Change(before=entry, after=entry.identified(found).to(Event.END, now=known.now), why="its owner has ended")
 
 
-def _of_others(entry: Entry, found: Partition | None, known: Known) -> Change | None:
+def _reconcile_others(entry: Entry, found: Partition | None, known: Known) -> Change | None:
     if found is None:
         return Change(before=entry, after=None, why="gone")
     reservation = next(_matching(found, known.reservations), None)
@@ -169,8 +173,8 @@ def _of_others(entry: Entry, found: Partition | None, known: Known) -> Change | 
     return None
 
 
-def _of_unknown(partition: Partition, reservations: Sequence[PodReservation], known: Known) -> Entry:
-    """What a listing has, and nobody here knows."""
+def _found(partition: Partition, reservations: Sequence[PodReservation], known: Known) -> Entry:
+    """The entry of a listed partition that the journal does not have."""
     new = Entry(
         number=0,
         state=State.FREE,
@@ -190,13 +194,13 @@ def _of_unknown(partition: Partition, reservations: Sequence[PodReservation], kn
 
 
 def _adopted(entry: Entry, reservation: PodReservation, known: Known) -> Entry:
-    """The pod's from now on. One that its annotation names was handed out already."""
+    """The entry with its new owner. If the pod's annotation names the partition, it was handed out before."""
     own = replace(entry.to(Event.ADOPT, now=known.now), owner=reservation.owner)
     return own.to(Event.HAND_OUT, now=known.now) if reservation.wanted.uuid else own
 
 
 def _matching(partition: Partition, reservations: Sequence[PodReservation]) -> Iterator[PodReservation]:
-    """For whom exactly this is reserved: by its names where the pod has them, else by its place, if it has one."""
+    """The reservations that this partition fulfils: by uuid and ids if the pod names them, else by placement."""
     for reservation in reservations:
         wanted = reservation.wanted
         where = (wanted.card, wanted.profile, wanted.placement)

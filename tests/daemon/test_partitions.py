@@ -120,7 +120,7 @@ async def test_a_container_whose_partition_is_gone_does_not_start():
         waiting = await admitted(one)
         cards.reset("odd-0")
         (manager,) = one.daemon._serving.partitions
-        manager._next_look = 0.0
+        manager._next_resync = 0.0
         manager._wake.set()
         await until(lambda: manager.lost(waiting.uid, "main"))
 

@@ -220,7 +220,7 @@ def test_18_after_a_reset_the_owner_has_lost_it_and_the_card_is_free(agent, card
     agent.allocate(agent.live(reservation("a")))
     cards.reset("GPU-0")
     agent.settle()
-    assert [change.told for change in agent.cutter.news()] == ["PartitionLost"]
+    assert [change.event_reason for change in agent.cutter.pop_changes()] == ["PartitionLost"]
     assert agent.of("a").state is State.LOST
 
     agent.end("a")

@@ -26,7 +26,7 @@ def test_a_partition_that_is_not_there_any_more_is_not_handed_out_again(agent, c
     cards.reset("GPU-0")
 
     assert "gone" in agent.refused(one)
-    assert [change.told for change in agent.cutter.news()] == ["PartitionLost"]
+    assert [change.event_reason for change in agent.cutter.pop_changes()] == ["PartitionLost"]
 
 
 @pytest.mark.parametrize("call", ["create", "create compute"])
@@ -192,7 +192,7 @@ def test_a_listing_from_before_a_change_is_not_believed(agent, cards):
     agent.allocate(agent.live(reservation("a")))
     known = Known(boot="boot-1", now=1.0, living=frozenset())
 
-    assert not agent.cutter.look("GPU-0", (), version, known)
+    assert not agent.cutter.resync("GPU-0", (), version, known)
     assert agent.of("a").state is State.ASSIGNED
 
 

@@ -15,7 +15,7 @@ from hami_plugin.model.placement import Assignment
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.partitions.journal import PartitionJournal
 from hami_plugin.partitions.life import State
-from hami_plugin.partitions.manager import Neighbours, Partitions, Timing
+from hami_plugin.partitions.manager import Partitions, Peers, Timing
 from hami_plugin.sdk import Placement
 from tests.support.builders import NODE, container, device, pod
 from tests.support.cluster import FakeCluster
@@ -23,7 +23,7 @@ from tests.support.node import SOON, until
 from tests.support.partition_pods import decided, side
 from tests.support.partitions import A100, Cards, FakePartitionDriver, unavailable
 
-FAST = Timing(look=0.05, grace=0.0, budget=30.0, first=0.01, cap=0.02, told=0.1, careful=0.3, pods=0.2, again=0.01)
+FAST = Timing(resync=0.05, grace=0.0, budget=30.0, first=0.01, cap=0.02, report=0.1, careful=0.3, pods=0.2, again=0.01)
 
 
 class Stage:
@@ -48,9 +48,7 @@ class Stage:
             FakePartitionDriver(self.cards),
             PartitionJournal(self.path, "boot"),
             snapshot=self.snapshot,
-            neighbours=Neighbours(
-                pods=self.pods, current=lambda: self.current, listed=self.listed, settle=self.settled.append
-            ),
+            peers=Peers(pods=self.pods, current=lambda: self.current, listed=self.listed, settle=self.settled.append),
             events=self.events,
             specs=self.specs,
             timing=self.timing,
@@ -358,7 +356,7 @@ async def test_nothing_grows_with_pods_that_ever_were(stage):
 
     def kept():
         one = stage.partitions
-        return [len(kept) for kept in (one.entries, one._due, one._ending_since, one._told_at, one._busy)]
+        return [len(kept) for kept in (one.entries, one._due, one._ending_since, one._reported_at, one._busy)]
 
     await until(lambda: kept() == [0] * 5)  # the next turn tidies up
 
@@ -381,7 +379,7 @@ async def test_of_a_card_that_does_not_answer_nothing_is_believed_and_the_others
 
 
 async def test_a_card_that_comes_later_is_asked_at_once_what_it_may_be_cut_into(tmp_path):
-    stage = Stage(tmp_path, replace(FAST, look=3600.0, pods=0.0))
+    stage = Stage(tmp_path, replace(FAST, resync=3600.0, pods=0.0))
     stage.pods.replace([])
     stage.snapshot.set(snapshot_of())
     async with running(stage):
@@ -392,7 +390,7 @@ async def test_a_card_that_comes_later_is_asked_at_once_what_it_may_be_cut_into(
 
 
 async def test_one_that_is_used_for_a_moment_is_not_told_of(tmp_path):
-    stage = Stage(tmp_path, replace(FAST, told=3600.0))
+    stage = Stage(tmp_path, replace(FAST, report=3600.0))
     stage.pods.replace([])
     async with running(stage):
         await stage.partitions.begun.wait()

@@ -132,7 +132,7 @@ class Agent:
             all_ours=self.all_ours,
         )
         for card in self.cards.tables:
-            assert self.cutter.look(card, listed, self.journal.changed(card), known)
+            assert self.cutter.resync(card, listed, self.journal.changed(card), known)
 
     def settle(self, rounds: int = 4) -> None:
         """What the daemon does in time: look, release, destroy, until nothing changes."""

@@ -53,7 +53,7 @@ class Lives:
             for card in sorted({self.card, *(entry.card for entry in self.journal.entries.values())}):
                 try:
                     listed, version = self.driver.partitions(), self.journal.changed(card)
-                    self.cutter.look(card, listed, version, Known(boot="boot-1", now=0.0, living=self.living))
+                    self.cutter.resync(card, listed, version, Known(boot="boot-1", now=0.0, living=self.living))
                 except HamiError:
                     continue
             for entry in list(self.journal.entries.values()):

@@ -225,7 +225,7 @@ class Node:
     def settle(self) -> None:
         for _ in range(4):
             known = Known(boot="boot", now=1000.0, living=frozenset(self.living))
-            assert self.cutter.look(MLU, self.driver.partitions(MLU), self.journal.changed(MLU), known)
+            assert self.cutter.resync(MLU, self.driver.partitions(MLU), self.journal.changed(MLU), known)
             for entry in list(self.journal.entries.values()):
                 if entry.owner and entry.owner.uid not in self.living:
                     self.cutter.release(entry.number, "its pod has ended")
