@@ -171,8 +171,8 @@ def wanted_annotations(
 def _announced(
     node: NodeSide, snapshot: Snapshot, taken: AbstractSet[str], cuttable: Mapping[str, Cuttable]
 ) -> Mapping[str, str | None]:
-    told = node.announce(snapshot, taken)
-    return {**told, **node.partitions.announce(snapshot, cuttable)} if node.partitions else told
+    announced = node.announce(snapshot, taken)
+    return {**announced, **node.partitions.announce(snapshot, cuttable)} if node.partitions else announced
 
 
 def desired_annotations(sources: Sequence[Source], style: Style, taken: AbstractSet[str]) -> Iterator[Desired]:

@@ -43,7 +43,7 @@ NODE_INTERVAL_S = 0.02
 _NAME = re.compile(r"vir(\d{1,2})[0-9a-z_]{0,12}")
 
 
-def told_in(chip: Chip) -> str:
+def annotation_key(chip: Chip) -> str:
     """The pod's annotation with the virtual NPU of each of its containers."""
     return f"{OWN}vnpus-{chip.device_type}"
 
@@ -238,14 +238,14 @@ def reserved(chip: Chip, pod: PodView) -> list[Reservation]:
     containers = asking(pod, chip.count)
     if len(pieces) != len(containers):
         return []
-    told = _told(chip, pod)
+    recorded = _recorded(chip, pod)
     found = []
     for container, piece in zip(containers, pieces, strict=True):
         template = chip.template(piece[0].memory)
         if len(piece) > 1 or template is None:
             continue
-        mine = object_of(told, container.name, told_in(chip)) or {}
-        named = text_of(mine, "uuid", told_in(chip))
+        mine = object_of(recorded, container.name, annotation_key(chip)) or {}
+        named = text_of(mine, "uuid", annotation_key(chip))
         found.append(
             Reservation(
                 container=container.name,
@@ -254,16 +254,16 @@ def reserved(chip: Chip, pod: PodView) -> list[Reservation]:
                 profile=template.name,
                 placement=NOWHERE,
                 uuid=named,
-                ids={"vnpu": int_of(mine, "id", told_in(chip), 0)} if named else {},
+                ids={"vnpu": int_of(mine, "id", annotation_key(chip), 0)} if named else {},
             )
         )
     return found
 
 
-def _told(chip: Chip, pod: PodView) -> Mapping[str, Any]:
-    key = told_in(chip)
+def _recorded(chip: Chip, pod: PodView) -> Mapping[str, Any]:
+    key = annotation_key(chip)
     text = pod.annotations.get(key, "")
-    return object_of({"told": from_json(text, key)}, "told", key) or {} if text else {}
+    return object_of({"recorded": from_json(text, key)}, "recorded", key) or {} if text else {}
 
 
 def wanted(chip: Chip, assignment: Assignment) -> list[Reservation]:
@@ -289,8 +289,8 @@ def wanted(chip: Chip, assignment: Assignment) -> list[Reservation]:
 def names(chip: Chip, pod: PodView, pairs: Sequence[tuple[Reservation, Partition]]) -> Mapping[str, str]:
     """The pod's annotation with the virtual NPUs of its containers."""
     made = {one.container: {"id": each.ids["vnpu"], "uuid": each.uuid} for one, each in pairs}
-    told = dict(sorted({**_told(chip, pod), **made}.items()))
-    return {told_in(chip): to_json(told, told_in(chip))}
+    recorded = dict(sorted({**_recorded(chip, pod), **made}.items()))
+    return {annotation_key(chip): to_json(recorded, annotation_key(chip))}
 
 
 def without(chip: Chip, info: DeviceInfo, blocked: Sequence[Partition]) -> DeviceInfo:

@@ -214,9 +214,9 @@ def _called(library: Any, call: str, *arguments: object) -> int:
 
 def _failure(library: Any, call: str, code: int) -> CndevError:
     text = ""
-    if (told := getattr(library, "cndevGetErrorString", None)) is not None:
-        told.restype = ctypes.c_char_p
-        text = (told(ctypes.c_int(code)) or b"").decode("utf-8", "replace")
+    if (describe := getattr(library, "cndevGetErrorString", None)) is not None:
+        describe.restype = ctypes.c_char_p
+        text = (describe(ctypes.c_int(code)) or b"").decode("utf-8", "replace")
     return CndevError(call, code, text or "it fails")
 
 

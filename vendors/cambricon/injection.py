@@ -100,9 +100,9 @@ def reserved(family: Family, pod: PodView) -> list[Reservation]:
     if not pod.annotations.get(keys.allocated):
         return []
     question = Question(resource=family.resources.count, to_allocate=keys.to_allocate, allocated=keys.allocated)
-    told = _told(pod.annotations.get(NAMES, ""))
+    recorded = _recorded(pod.annotations.get(NAMES, ""))
     return [
-        _reservation(claim.container.name, number, grant, told)
+        _reservation(claim.container.name, number, grant, recorded)
         for claim in claims(pod, question)
         for number, grant in enumerate(_in_order(claim.grants))
     ]
@@ -117,19 +117,19 @@ def _in_order(grants: Sequence[Grant]) -> list[Grant]:
     return sorted(grants, key=lambda grant: grant.uuid)
 
 
-Told = Mapping[tuple[str, int], tuple[str, Mapping[str, int]]]
+Recorded = Mapping[tuple[str, int], tuple[str, Mapping[str, int]]]
 """UUID and ids of instances by container, and their number there."""
 
 
-def _reservation(container: str, number: int, grant: Grant, told: Told) -> Reservation:
-    uuid, ids = told.get((container, number), ("", {}))
+def _reservation(container: str, number: int, grant: Grant, recorded: Recorded) -> Reservation:
+    uuid, ids = recorded.get((container, number), ("", {}))
     profile = amounts(grant.cores, grant.memory)
     return Reservation(
         container=container, device=number, card=grant.uuid, profile=profile, placement=NOWHERE, uuid=uuid, ids=ids
     )
 
 
-def _told(text: str) -> Told:
+def _recorded(text: str) -> Recorded:
     return {
         (text_of(one, "container", NAMES), int_of(one, "number", NAMES)): (
             text_of(one, "uuid", NAMES),

@@ -1,7 +1,7 @@
 """Partitions (DRS) that ``efsmi`` cuts for a container when it is allocated, and destroys after its pod.
 
-A card has slices, and no places: what matters is how many are left. Which partition a container has is told in the
-annotation in which Enflame's own agent does.
+A card has slices, and no places: what matters is how many are left. Which partition a container has stands in
+the annotation that Enflame's own agent uses.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from vendors.enflame.rules import CARDS, NAMES
 from vendors.enflame.rules import SLICES as SHARED_SLICES
 from vendors.enflame.settings import EnflameSettings
 
-TOLD = "assigned-containers"
+ASSIGNED = "assigned-containers"
 """The pod's annotation with each container's partition: Enflame's agent fills in the instance."""
 
 
@@ -88,7 +88,7 @@ class DrsPartitions:
         index = _index(card)
         known = self._profiles(index)
         if profile not in known or placement != NOWHERE:
-            raise HamiError(f"{card} cannot be cut to {profile}; its profiles are {', '.join(known) or 'not told'}")
+            raise HamiError(f"{card} cannot be cut to {profile}; its profiles are {', '.join(known) or 'unknown'}")
         before = self.partitions(card)
         left = slices_left(one.profile for one in before)
         if size(profile)[0] > left:
@@ -143,16 +143,16 @@ def name_of(device_type: str) -> str:
 
 
 def reserved(settings: EnflameSettings, device_type: str, pod: PodView) -> list[Reservation]:
-    """Each container's, with its names once they are told. A share that has none yet is called by its percentage."""
+    """One reservation per container, with uuid and instance if annotated; else its profile is the percentage."""
     pieces = [piece for piece in decode_devices(pod.annotations.get(KEYS.allocated, "")) if piece]
     resources = (settings.drs, settings.memory, settings.cores) if device_type == DEVICE_TYPE else (settings.shared,)
     containers = asking(pod, *resources, *(() if device_type == DEVICE_TYPE else (CARDS, SHARED_SLICES)))
     if len(pieces) != len(containers):
         return []
-    told = _told(pod)
+    recorded = _recorded(pod)
     found = []
     for container, piece in zip(containers, pieces, strict=True):
-        mine = object_of(told, container.name, TOLD) or {}
+        mine = object_of(recorded, container.name, ASSIGNED) or {}
         uuid, instance = str(mine.get("instanceUUID") or ""), str(mine.get("instanceID") or "")
         share = f"{piece[0].memory or UNITS}%" if device_type != DEVICE_TYPE else ""
         sized = f"{partitions.slices(piece[0])}g.{piece[0].memory // MIB_PER_GB}gb"
@@ -170,9 +170,9 @@ def reserved(settings: EnflameSettings, device_type: str, pod: PodView) -> list[
     return [one for one in found if one.card.rpartition("-")[0].endswith(f"-{name_of(device_type)}")]
 
 
-def _told(pod: PodView) -> Mapping[str, object]:
-    text = pod.annotations.get(TOLD, "")
-    return object_of({"told": from_json(text, TOLD)}, "told", TOLD) or {} if text else {}
+def _recorded(pod: PodView) -> Mapping[str, object]:
+    text = pod.annotations.get(ASSIGNED, "")
+    return object_of({"recorded": from_json(text, ASSIGNED)}, "recorded", ASSIGNED) or {} if text else {}
 
 
 def wanted(assignment: Assignment) -> list[Reservation]:
@@ -207,21 +207,21 @@ def _profile(share: Share, pod: PodView) -> str:
         raise RefusedError(
             RefusalReason.NOT_PREPARED,
             f"pod {pod.key} is granted {share.grant.memory} of {share.device.uuid}, which cannot be cut to it; "
-            f"its profiles are {', '.join(offered) or 'not told'}",
+            f"its profiles are {', '.join(offered) or 'unknown'}",
         )
     return found
 
 
 def names(pod: PodView, pairs: Sequence[tuple[Reservation, Partition]]) -> Mapping[str, str]:
     """As Enflame's agent tells which instance a container has."""
-    told = {name: dict(value) if isinstance(value, dict) else {} for name, value in _told(pod).items()}
+    recorded = {name: dict(value) if isinstance(value, dict) else {} for name, value in _recorded(pod).items()}
     for wanted_one, made in pairs:
-        told[wanted_one.container] = {
+        recorded[wanted_one.container] = {
             "request": size(made.profile)[0],
-            **told.get(wanted_one.container, {}),
+            **recorded.get(wanted_one.container, {}),
             "allocated": True,
             "profileName": made.profile,
             "instanceID": str(made.ids["instance"]),
             "instanceUUID": made.uuid,
         }
-    return {TOLD: to_json(dict(sorted(told.items())), TOLD), "enflame.com/gcu-assigned": "true"}
+    return {ASSIGNED: to_json(dict(sorted(recorded.items())), ASSIGNED), "enflame.com/gcu-assigned": "true"}

@@ -132,8 +132,8 @@ def noted(node: NodeView, device_type: str, infos: Iterable[DeviceInfo]) -> tupl
     for where, read in ((room_key(device_type), _room), (key(device_type), _counts)):
         if text := node.annotations.get(where, ""):
             cards = object_of({"cards": from_json(text, where)}, "cards", where) or {}
-            told = ((info, object_of(cards, str(info.index), where) or {}) for info in infos)
-            return tuple(replace(info, custom={**(info.custom or {}), **read(of, where)}) for info, of in told)
+            pairs = ((info, object_of(cards, str(info.index), where) or {}) for info in infos)
+            return tuple(replace(info, custom={**(info.custom or {}), **read(of, where)}) for info, of in pairs)
     return tuple(infos)
 
 

@@ -85,11 +85,11 @@ def wanted(assignment: Assignment) -> list[Reservation]:
 def names(pod: PodView, pairs: Sequence[tuple[Reservation, Partition]]) -> Mapping[str, str]:
     """The pod's annotation with the driver's names of each instance that exists: all three of one, or none."""
     made = {(one.container, one.device): partition for one, partition in pairs}
-    told = [_told(one, pod, made) for one in decode_mig(pod.annotations.get(ALLOCATIONS, ""))]
-    return {ALLOCATIONS: encode_mig(told)}
+    named = [_named(one, pod, made) for one in decode_mig(pod.annotations.get(ALLOCATIONS, ""))]
+    return {ALLOCATIONS: encode_mig(named)}
 
 
-def _told(one: MigAllocation, pod: PodView, made: Mapping[tuple[str, int], Partition]) -> MigAllocation:
+def _named(one: MigAllocation, pod: PodView, made: Mapping[tuple[str, int], Partition]) -> MigAllocation:
     found = made.get((_reservation(one, pod).container, one.device))
     if found is None or not found.uuid or not {"gi", "ci"} <= found.ids.keys():
         return one
@@ -100,9 +100,9 @@ def _told(one: MigAllocation, pod: PodView, made: Mapping[tuple[str, int], Parti
 def registered(settings: NvidiaSettings, info: DeviceInfo, profiles: Sequence[Profile]) -> DeviceInfo:
     """With what its card may be cut into; a card without any takes no container."""
     allowed = _allowed(settings, info.type, profiles)
-    told = tuple(_profile(one, profiles) for one in allowed)
+    offered = tuple(_profile(one, profiles) for one in allowed)
     count = max((one.limit for one in allowed), default=0)
-    return replace(info, mig_profiles=told, count=min(info.count, count), health=info.health and bool(told))
+    return replace(info, mig_profiles=offered, count=min(info.count, count), health=info.health and bool(offered))
 
 
 def _allowed(settings: NvidiaSettings, model: str, profiles: Sequence[Profile]) -> list[Profile]:

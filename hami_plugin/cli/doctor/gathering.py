@@ -198,8 +198,8 @@ def _unresolved(family: Family, devices: Sequence[Device], own: Settings, host: 
         faults = unresolved(spec, file, devices, load(own.cdi_dirs, yaml=read_yaml))
     except (CdiError, OSError) as error:
         return (str(error),)
-    told = dict.fromkeys(f"{fault.reason}: {fault.message}" for fault in faults.values())
-    return (*tuple(told)[:4], *(problems if told else ()))
+    causes = dict.fromkeys(f"{fault.reason}: {fault.message}" for fault in faults.values())
+    return (*tuple(causes)[:4], *(problems if causes else ()))
 
 
 def _well(vendors: Sequence[VendorFacts] | Problem) -> Iterator[Found]:

@@ -167,17 +167,17 @@ def _admission(facts: PodFacts, pod: PodView) -> Iterator[Finding]:
 def _verdict(facts: PodFacts, pod: PodView) -> Iterator[Finding]:
     if pod.node or pod.terminal:
         return
-    told = _last(facts.events, ("FilteringFailed", "BindingFailed")) or _last(facts.events, ("FailedScheduling",))
+    message = _last(facts.events, ("FilteringFailed", "BindingFailed")) or _last(facts.events, ("FailedScheduling",))
     verdict = facts.verdict
     why = dict(verdict.failed or {}) if isinstance(verdict, Verdict) else {}
-    remedy = next((PENDING[plain(one)] for text in (told, *why.values()) for one in _reasons(text)), "")
-    if told:
-        yield failed("scheduler", told, remedy or WAIT)
+    remedy = next((PENDING[plain(one)] for text in (message, *why.values()) for one in _reasons(text)), "")
+    if message:
+        yield failed("scheduler", message, remedy or WAIT)
     if isinstance(verdict, Problem):
         yield warning("rules", f"were not asked: {verdict.text}", verdict.remedy)
     elif verdict and verdict.fitting:
         text = f"place it on {', '.join(verdict.fitting[:4])} now"
-        if told:
+        if message:
             yield warning("rules", text, "kube-scheduler tries again by itself; look at its log if it does not")
         else:
             yield failed("scheduler", f"has said nothing of the pod; by the rules, {text}", "see doctor --cluster")
@@ -197,8 +197,8 @@ def _reasons(text: str) -> Iterator[str]:
 
 def _last(events: Sequence[Json] | Problem, reasons: Sequence[str]) -> str:
     """The message of the newest Event with one of the reasons."""
-    told = () if isinstance(events, Problem) else events
-    messages = [text_in(one, "message") for one in told if text_in(one, "reason") in reasons]
+    listed = () if isinstance(events, Problem) else events
+    messages = [text_in(one, "message") for one in listed if text_in(one, "reason") in reasons]
     return messages[-1] if messages else ""
 
 
@@ -224,15 +224,15 @@ def _binding(facts: PodFacts, pod: PodView) -> Iterator[Finding]:
 
 def _refusal(facts: PodFacts, raw: Json) -> Iterator[Finding]:
     status = member(raw, "status")
-    told = [text_in(status, "message")] if text_in(status, "reason") else []
+    messages = [text_in(status, "message")] if text_in(status, "reason") else []
     waiting = [
         member(member(one, "state"), "waiting")
         for key in ("initContainerStatuses", "containerStatuses")
         for one in items(status, key)
     ]
-    told += [text_in(one, "message") for one in waiting if text_in(one, "reason") not in STARTING]
-    told += [_last(facts.events, ("UnexpectedAdmissionError", "FailedCreatePodContainer", "Failed"))]
-    for message in dict.fromkeys(filter(None, told)):
+    messages += [text_in(one, "message") for one in waiting if text_in(one, "reason") not in STARTING]
+    messages += [_last(facts.events, ("UnexpectedAdmissionError", "FailedCreatePodContainer", "Failed"))]
+    for message in dict.fromkeys(filter(None, messages)):
         reason = next((one for one in RefusalReason if one.value in message), None)
         remedy = REFUSED[reason] if reason else "see kubectl describe pod"
         yield failed("kubelet", f"{text_in(status, 'reason') or text_in(status, 'phase')}: {message}"[:1000], remedy)

@@ -18,7 +18,7 @@ from hami_plugin.sdk import NOWHERE, Cuttable, InUseError, NoRoomError, Partitio
 from tests.support.partition_lives import Lives
 from tests.support.rigs import Rig, rig
 from vendors.enflame import VENDOR
-from vendors.enflame.on_demand import TOLD, DrsPartitions, names, reserved
+from vendors.enflame.on_demand import ASSIGNED, DrsPartitions, names, reserved
 from vendors.enflame.settings import EnflameSettings
 
 PROFILE = "enflame-s60-8-drs"
@@ -203,7 +203,7 @@ def test_what_a_pod_has_is_told_as_enflames_agent_does_and_read_again(found: Rig
     told = names(pod, [(wanted, made)])
 
     assert (wanted.profile, wanted.uuid) == ("25%", "")
-    assert json.loads(told[TOLD])["main"] == {
+    assert json.loads(told[ASSIGNED])["main"] == {
         "allocated": True,
         "instanceID": "4",
         "instanceUUID": "abc",
