@@ -221,11 +221,15 @@ class Daemon:
             await self._serving.cut_no_more()
         return successor
 
+    async def released(self) -> None:
+        """What this daemon used of the host is free: its drivers are closed, or were given up."""
+        if self._closing:
+            await self._closing
+
     async def end(self) -> None:
         """Nobody needs this daemon's streams any more."""
         await self._serving.end_streams()
-        if self._closing:
-            await self._closing
+        await self.released()
 
     async def _begin(self) -> None:
         """The node is this process's: read what its former lives have left."""
@@ -432,6 +436,7 @@ class Life:
             if successor is not None:
                 self._handed_over = True
                 if await self._claim.stand_by(successor, stop, daemon.end):
+                    await daemon.released()  # a vendor's library is one for the process: its end would end the next one
                     former = daemon
                 else:
                     await daemon.end()

@@ -152,3 +152,23 @@ async def test_a_successor_that_lacks_what_is_served_is_refused_and_says_why(run
         await bring_up(stage, small("served", stage.family.resources))
     finally:
         await second.stop_daemon()
+
+
+@pytest.mark.full
+async def test_a_process_that_gets_the_node_back_opens_its_driver_after_it_has_closed_it(running, tell):
+    """NVML is one for the whole process: who closes it ends what has been opened since."""
+    stage = await running()
+    stage.hardware.simulator.inject("slow", value=4)  # a look lasts longer than the wait for events that ends first
+    second = stage.twin("second")
+    async with Arrivals(stage) as arrivals:
+        await second.start_daemon(LAUNCHER, "has asked", "unused")
+        await ended(second)
+        await stage.until(
+            lambda: stage.kubelet.plugin(stage.resource).socket.name.endswith(".2.sock"), "the return", WITHIN_S
+        )
+        await arrivals.more(5)
+    tell(f"successor killed, slow driver: {arrivals}")
+
+    await settled(stage, arrivals)
+    assert (arrivals.failed, arrivals.fell) == (0, 0), str(arrivals)
+    assert not said(stage, "driver unavailable")
