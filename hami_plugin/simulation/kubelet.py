@@ -13,6 +13,7 @@ import json
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -43,6 +44,14 @@ class AdmissionError(HamiError):
         super().__init__(message, hint=hint)
         self.code = code
         self.reason = reason
+
+
+class StartError(HamiError):
+    """A container that the kubelet does not start, because PreStartContainer failed; with the plugin's ``code``."""
+
+    def __init__(self, message: str, *, code: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,24 +264,34 @@ class PluginConnection:
         request = pb.ContainerPreferredAllocationRequest(
             available_deviceIDs=available, must_include_deviceIDs=must, allocation_size=size
         )
-        answer = await self._stub.GetPreferredAllocation(pb.PreferredAllocationRequest(container_requests=[request]))
+        with self._closing("GetPreferredAllocation", AdmissionError):
+            answer = await self._stub.GetPreferredAllocation(
+                pb.PreferredAllocationRequest(container_requests=[request])
+            )
         return frozenset(device for container in answer.container_responses for device in container.deviceIDs)
 
     async def allocate(self, ids: Sequence[str]) -> Answer:
         """Without a deadline, as the kubelet does it."""
         request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
-        try:
+        with self._closing("Allocate", AdmissionError):
             answers = (await self._stub.Allocate(request)).container_responses
-        except asyncio.CancelledError:
-            if not self.ended:
-                raise
-            raise AdmissionError("Allocate failed: the client connection is closing", code="CANCELLED") from None
         if not answers:
             raise AdmissionError("no containers return in allocation response")
         return answer_of(answers[0])
 
     async def pre_start(self, ids: Sequence[str], *, within: float) -> None:
-        await self._stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=ids), timeout=within)
+        with self._closing("PreStartContainer", StartError):
+            await self._stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=ids), timeout=within)
+
+    @contextmanager
+    def _closing(self, call: str, error: type[AdmissionError | StartError]) -> Iterator[None]:
+        """A call that is under way when the kubelet drops the plugin fails; gRPC would cancel whoever waits for it."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self.ended:
+                raise
+            raise error(f"{call} failed: the client connection is closing", code="CANCELLED") from None
 
     async def _listen(self) -> None:
         try:
@@ -364,10 +383,6 @@ class PodResourcesServicer(resources_rpc.PodResourcesListerServicer):
             node = numa.get(device)
             topology = None if node is None else resources_pb.TopologyInfo(nodes=[resources_pb.NUMANode(ID=node)])
             yield resources_pb.ContainerDevices(resource_name=resource, device_ids=[device], topology=topology)
-
-
-class StartError(HamiError):
-    """A container that the kubelet does not start, because PreStartContainer failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -554,7 +569,8 @@ class FakeKubelet(rpc.RegistrationServicer):
                     await plugin.pre_start(held.ids, within=self.manners.pre_start_timeout)
                 except grpc.aio.AioRpcError as error:
                     raise StartError(
-                        f"PreStartContainer failed for {container}: {error.code().name}: {error.details()}"
+                        f"PreStartContainer failed for {container}: {error.code().name}: {error.details()}",
+                        code=error.code().name,
                     ) from error
             merged = merged.merged(held.answer)
         self._started.add((uid, container))

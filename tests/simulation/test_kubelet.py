@@ -344,6 +344,32 @@ async def test_from_1_26_to_1_35_the_end_of_a_former_plugin_drops_the_newest_one
     await serve("two.sock", again=True)
 
 
+@pytest.mark.parametrize("call", ["prefer", "allocate", "pre_start"])
+async def test_a_call_that_is_under_way_when_the_kubelet_drops_the_plugin_fails_the_pod_and_cancels_nobody(
+    kubelet, plugin, monkeypatch, call
+):
+    asked = asyncio.Event()
+
+    async def never(*_arguments):
+        asked.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(plugin, call, never)
+    connection = kubelet.plugin(RESOURCE)
+
+    async def run():
+        await kubelet.admit(pod("a", wants("main", 1)))
+        await kubelet.start_container("a", "main")
+
+    running = asyncio.create_task(run())
+    await asked.wait()
+    await connection.close()
+
+    with pytest.raises((AdmissionError, StartError), match="the client connection is closing") as error:
+        await running
+    assert error.value.code == "CANCELLED"
+
+
 async def test_since_1_36_a_second_registration_on_a_socket_in_use_is_refused_and_the_first_ones_end_overlooked(plain):
     kubelet, serve = plain
     first = await serve("one.sock")
