@@ -88,10 +88,14 @@ class Live:
         return dict(self.api.create_pod(pod))
 
     async def filtered(self, pod: Mapping[str, Any]) -> dict[str, Any]:
-        """The extender's answer about the one node, once its watch has told it of the devices."""
+        """The extender's answer about the one node, once its watch has told it of the devices.
+
+        As kube-scheduler does, it sends the pod with what became of the last decision about it.
+        """
+        namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
         async with asyncio.timeout(60):
             while True:
-                answer = dict(await self.scheduler.post("/filter", ask(self.api, pod)))
+                answer = dict(await self.scheduler.post("/filter", ask(self.api, self.api.pod(namespace, name))))
                 if answer.get("FailedNodes", {}).get(self.stage.node) != UNREGISTERED:
                     return answer
                 await asyncio.sleep(0.05)
