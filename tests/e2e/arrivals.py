@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections import deque
+from dataclasses import replace
 
 from hami_plugin.protocol import keys
 from hami_plugin.simulation.kubelet import AdmissionError
@@ -24,7 +25,7 @@ class Arrivals:
         self.waited = self.gap = 0.0
         self.pods = deque()
         self.why = set()
-        self._stage = stage
+        self._stage = replace(stage, daemon=None)  # it outlives daemons
         self._full = stage.kubelet.allocatable(stage.resource)
         self._lacking = None
 
