@@ -85,16 +85,18 @@ def test_a_group_of_calls_may_be_unsupported(dgx, elsewhere, code):
 @pytest.mark.parametrize("target", [3, None])
 def test_a_slow_device_takes_its_time_and_a_slow_driver_everywhere(target, dgx, elsewhere):
     simulator, binding, handles = dgx
-    names, minutes = [], 600_000
+    names, minutes, begun = [], 600_000, threading.Event()
     elsewhere(simulator, "slow", target, minutes)
 
     def ask():
+        begun.set()
         with suppress(binding.NVMLError):  # in ten minutes, when the library has been shut down
             names.append(binding.nvmlDeviceGetName(handles[3]))
 
     caller = threading.Thread(target=ask, daemon=True)
     caller.start()
-    caller.join(0.1)
+    begun.wait()
+    caller.join(0.5)
     elsewhere(simulator, "slow", target, 0)
 
     assert binding.nvmlDeviceGetName(handles[4]) == "Tesla V100-SXM2-32GB"
@@ -114,7 +116,7 @@ def test_a_hanging_call_ends_with_back_and_holds_up_nobody_else(dgx, elsewhere):
     assert caller.is_alive()
     assert binding.nvmlDeviceGetName(handles[5])
     elsewhere(simulator, "back", 6)
-    caller.join(10)
+    caller.join(60)
     assert names == ["Tesla V100-SXM2-32GB"]
 
 
