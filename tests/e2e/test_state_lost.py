@@ -43,7 +43,7 @@ async def a_forged_pod_gets_nothing_of(stage, holder):
     "when", spread(["while it runs", "after it was killed", "while it runs and after it was killed"], part=3)
 )
 async def test_a_state_directory_that_is_removed_gives_away_nothing_that_is_in_use(running, when):
-    stage = await running(decisionWaitSeconds=0.2)
+    stage = await running()
     memory = stage.hardware.machine.devices[0].memory
     kept = await bring_up(stage, small("kept", stage.family.resources, memory=memory - 500))
     if "runs" in when:
@@ -65,7 +65,7 @@ async def test_a_state_directory_that_is_removed_gives_away_nothing_that_is_in_u
 
 @pytest.mark.full
 async def test_files_that_nobody_can_read_do_not_keep_the_daemon_from_starting(running):
-    stage = await running(decisionWaitSeconds=0.2)
+    stage = await running()
     memory = stage.hardware.machine.devices[0].memory
     kept = await bring_up(stage, small("kept", stage.family.resources, memory=memory - 500))
     await stage.stop_daemon(kill=True)
@@ -96,7 +96,7 @@ def put_in_the_way_of(directory):
 
 @pytest.mark.full
 async def test_a_state_directory_that_cannot_be_made_again_is_told_until_it_can_and_nobody_is_served_meanwhile(running):
-    stage = await running(decisionWaitSeconds=0.2)
+    stage = await running()
     await bring_up(stage, small("kept", stage.family.resources))
     put_in_the_way_of(state_of(stage))
 
@@ -115,7 +115,7 @@ async def test_a_state_directory_that_cannot_be_made_again_is_told_until_it_can_
 @pytest.mark.full
 @pytest.mark.scenario("A5")
 async def test_without_a_checkpoint_what_pods_hold_is_known_by_their_annotations_and_this_is_told(running):
-    stage = await running(decisionWaitSeconds=0.2)
+    stage = await running()
     memory = stage.hardware.machine.devices[0].memory
     kept = await bring_up(stage, small("kept", stage.family.resources, memory=memory - 500))
     await stage.stop_daemon(kill=True)

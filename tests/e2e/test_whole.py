@@ -229,7 +229,7 @@ async def test_a_decision_that_grants_more_than_was_asked_for_is_refused_and_tol
 
 @pytest.mark.full
 async def test_a_pod_that_binds_itself_with_a_decision_of_its_own_gets_nothing_on_top_of_others(running):
-    stage = await running(decisionWaitSeconds=0.2)
+    stage = await running()
     memory = stage.hardware.machine.devices[0].memory
     victim = await bring_up(stage, small("victim", stage.family.resources, memory=memory - 500))
     decided = fresh(stage, victim).annotations[ALLOCATED].replace(f",{memory - 500},", ",1000,")
@@ -251,7 +251,7 @@ async def test_a_pod_that_binds_itself_with_a_decision_of_its_own_gets_nothing_o
 @pytest.mark.full
 @pytest.mark.parametrize(("check", "served"), [("hami", True), ("exact", False), ("off", True)])
 async def test_the_operator_says_how_a_pod_with_an_init_container_is_counted(running, check, served):
-    stage = await running(decisionWaitSeconds=0.2, overcommitCheck=check)
+    stage = await running(overcommitCheck=check)
     resources, memory = stage.family.resources, stage.hardware.machine.devices[0].memory
     first = manifest("first", [asking("main", resources, memory=memory)], inits=[idle("init")])
     uuid = fresh(stage, await bring_up(stage, first)).annotations[ALLOCATED].split(",")[0].strip(";")
