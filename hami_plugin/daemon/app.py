@@ -144,6 +144,7 @@ class Daemon:
             ledger=self._ledger, pods=self._pods, settlement=self._settlement, checkpoint=self._checkpoint
         )
         self._claimed = False
+        self._awaited: AbstractSet[str] = frozenset()
         self._closing: asyncio.Task[None] | None = None
 
     def _builder(self, host: HostPaths, metrics: Metrics) -> VendorBuilder:
@@ -236,6 +237,7 @@ class Daemon:
         self._directory.generation = self._claim.lock.generation
         if self._predecessor or self._claim.predecessor:
             self._directory.succeeding_until = time.monotonic() + 2 * SERVE_S
+            self._awaited = (self._predecessor or self).working
         self._memory.own()
         shares, claims = self._ledger.load(), self._claims.load()
         log.info("journal read", shares=shares, claims=claims, generation=self._directory.generation)
@@ -282,12 +284,20 @@ class Daemon:
         return why
 
     async def _relieve(self) -> None:
-        """Let the predecessor's streams end, once the kubelet has ours, and no call that it passed on would break."""
-        await holds(lambda: self._serving.registered and not self._serving.running, within=REGISTER_S)
+        """Let the predecessor's streams end, once the kubelet has ours, and no call that it passed on would break.
+
+        A driver that worked before, and fails for the moment, is waited for: till then the predecessor's list stands.
+        """
+        await holds(lambda: self._serving.registered(self._awaited) and not self._serving.running, within=REGISTER_S)
         if self._predecessor:
             await self._predecessor.end()
             self._predecessor = None
         await self._claim.relieve()
+
+    @property
+    def working(self) -> AbstractSet[str]:
+        """The vendors whose devices are known."""
+        return {vendor for vendor, problem in self._serving.driver_problems().items() if not problem}
 
     def _can_serve(self) -> dict[str, str] | None:
         return self._serving.driver_problems() if self._serving.discovered else None

@@ -329,9 +329,10 @@ class Serving:
         """Whether each driver has answered once, or failed."""
         return all(vendor.inventory.found != Snapshot() for vendor in self.vendors)
 
-    @property
-    def registered(self) -> bool:
-        """Whether the kubelet has every resource that this node has devices of, as far as the drivers work."""
+    def registered(self, awaited: AbstractSet[str]) -> bool:
+        """Whether the kubelet has every resource that this node has devices of, as far as the drivers work. One of the
+        vendors that are ``awaited`` has to work for that.
+        """
         return (
             self.discovered
             and all(not vendor.further or vendor.further.complete for vendor in self.vendors)
@@ -339,7 +340,7 @@ class Serving:
             and all(
                 resource.endpoint.state.value.ready or _without_devices(resource.snapshot.value)
                 for vendor in self.vendors
-                if not vendor.driver_problem
+                if not vendor.driver_problem or vendor.discovery.vendor in awaited
                 for resource in vendor.resources
             )
         )

@@ -129,7 +129,7 @@ class Beside:
 
 
 @asynccontextmanager
-async def beside(family=ODD_FAMILY, driver=None, *, families=None, opening=None, **settings):
+async def beside(family=ODD_FAMILY, driver=None, *, families=None, opening=None, predecessor=None, **settings):
     """Run the daemon; ``families`` and ``opening`` replace what the broken vendor exports."""
     with tempfile.TemporaryDirectory(prefix="beside-") as folder:
         root = Path(folder)
@@ -158,7 +158,7 @@ async def beside(family=ODD_FAMILY, driver=None, *, families=None, opening=None,
         host = HostPaths(hook=root / "hook", hook_view=root / "hook", proc=root)
         metrics = Metrics(registry, version="")
         process = Process(configuration=configuration, vendors=lambda: vendors, host=host)
-        daemon = Daemon(process, api, metrics, Claim(own.state_dir))
+        daemon = Daemon(process, api, metrics, Claim(own.state_dir), predecessor=predecessor)
         for collector in daemon.shown():
             registry.register(collector)
         await kubelet.start()

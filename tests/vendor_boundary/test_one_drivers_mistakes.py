@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from hami_plugin.aio import happened
+from hami_plugin.daemon import app
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.model.device import Discovery, Fault, Sighting
 from hami_plugin.model.links import Links
@@ -264,3 +266,41 @@ async def test_traits_that_cannot_be_compared_are_a_driver_that_failed():
         await node.the_other_is_served()
         await node.says("driver odd", "DriverFailed: ZeroDivisionError: compared")
         await node.odd_offered(0)
+
+
+class Former:
+    """A daemon that has released the node, whose lists the kubelet has until it ends."""
+
+    working = frozenset({"odd", "toy"})
+
+    def __init__(self):
+        self.ended = asyncio.Event()
+
+    async def end(self):
+        self.ended.set()
+
+
+def away():
+    driver = OddDriver(0, 1)
+    driver.trouble = DriverUnavailableError(DriverReason.FAILED, "not now")
+    return driver
+
+
+async def test_a_driver_that_fails_while_the_node_is_taken_over_is_waited_for_before_the_former_list_goes():
+    former, driver = Former(), away()
+    async with beside(driver=driver, predecessor=former) as node:
+        await node.says("driver odd", "not now")
+        await node.the_other_is_served()
+        assert not await happened(former.ended, within=0.2)
+
+        driver.trouble = None
+        await node.odd_offered(2 * SPLIT)
+        assert await happened(former.ended, within=60)
+
+
+async def test_a_driver_that_stays_away_keeps_the_former_list_for_a_while_only(monkeypatch):
+    monkeypatch.setattr(app, "REGISTER_S", 0.3)
+    former = Former()
+    async with beside(driver=away(), predecessor=former) as node:
+        assert await happened(former.ended, within=60)
+        await node.the_other_is_served()
