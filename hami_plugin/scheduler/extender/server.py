@@ -221,6 +221,9 @@ def _space(text: str, at: int) -> int:
     return _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches everywhere, if only nothing
 
 
+_LEVELS = frozenset({dict, list})
+
+
 def _bounded(value: Any, levels: int) -> Pausing[None]:
     """``NestedTooDeepError`` where more levels lie in each other."""
     level = [value]
@@ -230,7 +233,8 @@ def _bounded(value: Any, levels: int) -> Pausing[None]:
         below: list[Any] = []
         for one in level:
             inside = one.values() if isinstance(one, dict) else one
-            below += [each for each in inside if isinstance(each, dict | list)]
+            if not _LEVELS.isdisjoint(map(type, inside)):  # thousands of names are none
+                below += [each for each in inside if type(each) in _LEVELS]
             yield
         level, levels = below, levels - 1
 
