@@ -224,9 +224,8 @@ USUAL_COLLECTIONS, RARE_COLLECTIONS = (700, 10, 10), (100_000, 50, 100)
 
 def keep_out_of_collections() -> None:
     """What the first lists have brought stays. Going through thousands of nodes for garbage would hold the event loop
-    for hundreds of milliseconds, whenever a large request comes.
+    for hundreds of milliseconds, whenever a large request comes; also now, when there is none.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(*USUAL_COLLECTIONS)
 
