@@ -46,6 +46,10 @@ T = TypeVar("T")
 
 LOG_INTERVAL_S = 60.0  # between two log lines of the same failure
 MAX_PAGES = 20_000
+PAGE_TRIES = 5
+"""So often one page is asked for, before the whole list is."""
+MAX_PATIENCE = 8
+"""How many times as long a list's page may take, once pages came too late."""
 SILENT_WATCHES = 2
 """After so many watches without any event, the present state is listed."""
 
@@ -107,6 +111,7 @@ class Informer(Generic[T]):
         # "0" accepts the server's cache, "" demands the present state, anything else is a lower bound.
         self._version = "" if topic.present else "0"
         self._healthy = False
+        self._patience = 1
         self._silent = 0
         self._refreshing = False
         self._open: asyncio.Timeout | None = None
@@ -188,8 +193,9 @@ class Informer(Generic[T]):
             query["resourceVersionMatch"] = "NotOlderThan"
         found: list[T] = []
         for page in range(MAX_PAGES):
-            items, version, token = await self._page(query)
+            items, version, token = await self._repeated_page(query)
             found.extend(view for item in items if (view := self._view(item)) is not None)
+            del items  # a page may be many times as large as what is kept of it, and the next is on its way
             if not token:
                 break
             if token == query.get("continue") or page == MAX_PAGES - 1:
@@ -199,6 +205,21 @@ class Informer(Generic[T]):
         log.info("listed", kind=self._topic.kind, count=len(found), version=self._version)
         self._replace(found)
 
+    async def _repeated_page(self, query: Mapping[str, str]) -> tuple[Sequence[Any], str, str]:
+        """``_page``. What fails behind the first one is asked for again: a list of many pages would never end where
+        each failure began it anew.
+        """
+        tries = PAGE_TRIES if "continue" in query else 1
+        for left, delay in zip(range(tries - 1, -1, -1), self._timing.backoff.delays(), strict=False):
+            try:
+                return await self._page(query)
+            except ClusterError as error:
+                if not left or not error.temporary or error.conflict:
+                    raise
+                log.info("a page of a list is asked for again", kind=self._topic.kind, why=str(error))
+                await asyncio.sleep(max(delay, error.retry_after or 0.0))
+        raise AssertionError("the last try returns or raises")
+
     async def _page(self, query: Mapping[str, str]) -> tuple[Sequence[Any], str, str]:
         """The objects of one page, the list's version, and the token of the next page.
 
@@ -207,12 +228,18 @@ class Informer(Generic[T]):
         limit = self._timing.page
         while True:
             try:
-                page = await self._calls.json(self._call("list", {**query, "limit": str(limit)}))
+                call = self._call("list", {**query, "limit": str(limit)})
+                page = (await self._calls.page(call, patience=self._patience)).value
+                self._patience = 1
                 break
             except TooLongError:
                 if limit == 1:
                     raise
                 limit = max(1, limit // 4)
+            except ClusterError as error:
+                if not error.status:
+                    self._patience = min(2 * self._patience, MAX_PATIENCE)
+                raise
         meta, items = page.get("metadata"), page.get("items")
         if not isinstance(meta, dict) or not isinstance(items, list | None):
             raise ClusterError(

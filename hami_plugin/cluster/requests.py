@@ -553,6 +553,8 @@ _BEFORE_SENDING = (aiohttp.ClientConnectorError, aiohttp.ClientConnectorCertific
 
 MAX_RESPONSE_BYTES = 64 * 2**20
 """Bytes. A page of 500 usual pods has about 10 MiB."""
+PAGE_DEADLINES = 6
+"""So many deadlines a page has in all, as long as pieces of it come."""
 
 T = TypeVar("T")
 
@@ -579,7 +581,7 @@ class ApiCalls:
     async def json(self, call: Call) -> dict[str, Any]:
         """Send and read the response within the deadline. ``ClusterError`` unless it succeeds."""
 
-        async def read(_: Client, response: aiohttp.ClientResponse) -> Reading:
+        async def read(_: Client, response: aiohttp.ClientResponse, __: asyncio.Timeout) -> Reading:
             return await decoded(call, await _body(call, response))
 
         if call.method != "GET":
@@ -589,6 +591,23 @@ class ApiCalls:
             self.report_truncated(call.kind, reading)
         found: dict[str, Any] = reading.value
         return found
+
+    async def page(self, call: Call, *, patience: int = 1) -> Reading:
+        """A page of a list. It has ``patience`` deadlines to begin, and then each piece of it has. A long page that
+        comes slowly is not lost.
+        """
+        deadline = patience * self._deadline
+
+        async def read(_: Client, response: aiohttp.ClientResponse, limit: asyncio.Timeout) -> bytes:
+            clock = asyncio.get_running_loop().time
+            latest = clock() + PAGE_DEADLINES * deadline
+            return await _body(call, response, lambda: limit.reschedule(min(clock() + deadline, latest)))
+
+        body = await self._ask(call, aiohttp.ClientTimeout(total=None), read, deadline=deadline)
+        reading = await decoded(call, body)
+        if reading.truncated:
+            self.report_truncated(call.kind, reading)
+        return reading
 
     async def object(self, call: Call, view: Callable[[Json], T]) -> T:
         """As ``json``, for one object. ``ClusterError`` also for one without a name."""
@@ -609,7 +628,9 @@ class ApiCalls:
     async def stream(self, call: Call, *, silence: float) -> AsyncIterator[AsyncGenerator[bytes, None]]:
         """Open a watch within the deadline and yield its bytes. It ends after ``silence`` seconds without any."""
 
-        async def opened(client: Client, response: aiohttp.ClientResponse) -> tuple[Client, aiohttp.ClientResponse]:
+        async def opened(
+            client: Client, response: aiohttp.ClientResponse, _: asyncio.Timeout
+        ) -> tuple[Client, aiohttp.ClientResponse]:
             return client, response
 
         client, response = await self._ask(call, aiohttp.ClientTimeout(total=None, sock_read=silence), opened)
@@ -633,22 +654,24 @@ class ApiCalls:
         self,
         call: Call,
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  # aiohttp's own type; the deadline is ours
-        read: Callable[[Client, aiohttp.ClientResponse], Awaitable[T]],
+        read: Callable[[Client, aiohttp.ClientResponse, asyncio.Timeout], Awaitable[T]],
+        *,
+        deadline: float = 0.0,
     ) -> T:
-        started, outcome = time.monotonic(), UNREACHABLE
+        started, outcome, deadline = time.monotonic(), UNREACHABLE, deadline or self._deadline
         try:
-            async with asyncio.timeout(self._deadline):
+            async with asyncio.timeout(deadline) as limit:
                 client, response = await self._send(call, timeout)
                 if not response.ok:
                     await self._refuse(call, response)
-                result = await read(client, response)
+                result = await read(client, response, limit)
             outcome = str(response.status)
         except ClusterError as error:
             outcome = str(error.status) if error.status else UNREACHABLE
             self.health.failed(call, error)
             raise
         except Exception as error:  # the boundary between a server's responses and this process
-            why = f"none within {self._deadline:g} s" if isinstance(error, TimeoutError) else error
+            why = f"none within {deadline:g} s" if isinstance(error, TimeoutError) else error
             failure = unanswered(call, why if str(why) else type(error).__name__)
             self.health.failed(call, failure)
             raise failure from error
@@ -714,11 +737,12 @@ class ApiCalls:
             await asyncio.sleep(left)
 
 
-async def _body(call: Call, response: aiohttp.ClientResponse) -> bytes:
-    """The whole response. ``TooLongError`` beyond ``MAX_RESPONSE_BYTES``."""
+async def _body(call: Call, response: aiohttp.ClientResponse, arrived: Callable[[], None] = lambda: None) -> bytes:
+    """The whole response; ``arrived`` is called for each piece. ``TooLongError`` beyond ``MAX_RESPONSE_BYTES``."""
     parts, length = [], 0
     async for chunk in response.content.iter_any():
         length += len(chunk)
+        arrived()
         if length > MAX_RESPONSE_BYTES:
             response.close()
             raise TooLongError(

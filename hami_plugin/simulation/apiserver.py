@@ -631,7 +631,8 @@ class ApiHttp:
             after = (last[0], last[1])
         wanted = Filter.parse(resource, namespace, query.get("fieldSelector", ""))
         found = [pair for pair in self._store.select(wanted) if after is None or pair[0] > after]
-        limit = _number(query, "limit") or len(found)
+        whole = query.get("resourceVersion") == "0"  # the real one's cache has no pages
+        limit = len(found) if whole else _number(query, "limit") or len(found)
         page = found[:limit]
         meta: Object = {"resourceVersion": str(version)}
         if len(found) > limit:

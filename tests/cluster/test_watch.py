@@ -58,22 +58,6 @@ async def test_only_this_nodes_pods_are_read_out_of_two_thousand(cluster, server
     assert pods.log == [("replace", 3), ("update", "mine0")]
 
 
-async def test_a_long_list_comes_in_pages_and_is_delivered_once(server, timing, tmp_path):
-    for number in range(25):
-        server.create_pod(manifest(f"p{number}"))
-    kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
-    pods = Pods()
-
-    async with (
-        connect("n1", kubeconfig=kubeconfig, timing=dataclasses.replace(timing, page=10)) as cluster,
-        running(cluster.follow_pods(pods.feed)),
-    ):
-        await pods.until(lambda pods: pods.replaced)
-
-    assert pods.log == [("replace", 25)]
-    assert server.count(LIST_PODS) == 3
-
-
 async def test_an_idle_daemon_writes_nothing_and_reads_three_times(cluster, server, observer):
     pods, nodes = Pods(), Nodes()
 

@@ -1,13 +1,19 @@
 """The API server as a scheduler sees it, over real HTTP."""
 
+import asyncio
+import contextlib
+import dataclasses
+
+import aiohttp
 import pytest
 
+from hami_plugin.cluster import informer
 from hami_plugin.cluster.client import connect_wide
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.ports import Subject
 from hami_plugin.model.views import Feed, PodPatch
 from tests.support.scheduling import until
-from tests.support.watching import Pods, manifest, running
+from tests.support.watching import LIST_PODS, Pods, manifest, running
 
 
 @pytest.fixture
@@ -43,6 +49,143 @@ async def test_the_first_list_of_pods_is_the_present_state(server, wide):
 
     (listed,) = (one for one in server.requests if one.path == "/api/v1/pods" and not one.watches)
     assert "resourceVersion" not in listed.query
+
+
+LIST_NODES = r"GET /api/v1/nodes\?(?!.*watch)"
+
+
+class Nodes:
+    """Lists of nodes as they were delivered."""
+
+    def __init__(self):
+        self.lists = []
+        self.feed = Feed(replace=self.lists.append, update=lambda _: None, delete=lambda _: None)
+
+    @property
+    def names(self):
+        return [node.name for node in self.lists[0]]
+
+
+async def test_a_long_list_comes_in_pages_and_is_delivered_once(server, timing, tmp_path):
+    """Also nodes, of which a server has all at hand and would send them as one answer."""
+    for number in range(25):
+        server.create_pod(manifest(f"p{number}"))
+        server.create_node(f"m{number:02}")
+    kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
+    pods, nodes = Pods(), Nodes()
+
+    async with (
+        connect_wide("toy", kubeconfig=kubeconfig, timing=dataclasses.replace(timing, page=10), environ={}) as wide,
+        running(wide.follow_pods(pods.feed)),
+        running(wide.follow_nodes(nodes.feed)),
+    ):
+        await until(lambda: pods.replaced and nodes.lists)
+
+    assert pods.log == [("replace", 25)]
+    assert nodes.names == [*(f"m{number:02}" for number in range(25)), "n1"]
+    assert server.count(LIST_PODS) == server.count(LIST_NODES) == 3
+
+
+def refuse_later_pages(server, status, times):
+    """Refuse so many requests for a page behind the first."""
+    left = iter(range(times))
+
+    def see(request):
+        if "continue" in request.query and next(left, None) is not None:
+            server.error(status, match="GET /api/v1/nodes")
+
+    server.observe(see)
+
+
+async def test_a_page_that_fails_is_asked_for_again_without_those_before_it(server, timing, tmp_path):
+    for number in range(25):
+        server.create_node(f"m{number:02}")
+    refuse_later_pages(server, 500, 2)
+    kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
+    nodes = Nodes()
+
+    async with (
+        connect_wide("toy", kubeconfig=kubeconfig, timing=dataclasses.replace(timing, page=10), environ={}) as wide,
+        running(wide.follow_nodes(nodes.feed)),
+    ):
+        await until(lambda: nodes.lists)
+
+    assert len(nodes.names) == 26
+    assert server.count(r"GET /api/v1/nodes\?(?!.*(watch|continue))") == 1
+    assert server.count(r"GET /api/v1/nodes\?.*continue") == 4
+
+
+async def test_a_page_whose_place_in_the_list_is_gone_begins_the_list_anew(server, timing, tmp_path):
+    for number in range(25):
+        server.create_node(f"m{number:02}")
+    refuse_later_pages(server, 410, 1)
+    kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
+    nodes = Nodes()
+
+    async with (
+        connect_wide("toy", kubeconfig=kubeconfig, timing=dataclasses.replace(timing, page=10), environ={}) as wide,
+        running(wide.follow_nodes(nodes.feed)),
+    ):
+        await until(lambda: nodes.lists)
+
+    assert len(nodes.names) == 26
+    assert server.count(r"GET /api/v1/nodes\?(?!.*(watch|continue))") == 2
+
+
+@contextlib.asynccontextmanager
+async def slowly(server, tmp_path, *, first_s, pieces, pause_s):
+    """A kubeconfig for the server behind something slow: its answers begin late, and come in pieces."""
+
+    async def answer(reader, writer):
+        with contextlib.suppress(ConnectionError), contextlib.closing(writer):
+            asked = (await reader.readuntil(b"\r\n\r\n")).decode().split()[1]
+            if "watch=1" in asked:
+                await reader.read()
+                return
+            async with session.get(f"{server.url}{asked}") as real:
+                body = await real.read()
+            await asyncio.sleep(first_s)
+            head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+            writer.write(f"{head}Connection: close\r\n\r\n".encode())
+            for at in range(pieces):
+                writer.write(body[len(body) * at // pieces : len(body) * (at + 1) // pieces])
+                await writer.drain()
+                await asyncio.sleep(pause_s)
+
+    async with aiohttp.ClientSession() as session, await asyncio.start_server(answer, "127.0.0.1", 0) as slow:
+        port = slow.sockets[0].getsockname()[1]
+        kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
+        kubeconfig.write_text(kubeconfig.read_text().replace(server.url, f"http://127.0.0.1:{port}"))
+        yield kubeconfig
+
+
+async def test_a_page_that_takes_longer_than_a_call_may_is_read_as_long_as_pieces_come(
+    server, timing, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(informer, "MAX_PATIENCE", 1)
+    nodes, brief = Nodes(), dataclasses.replace(timing, deadline=1.0)
+
+    async with (
+        slowly(server, tmp_path, first_s=0.0, pieces=15, pause_s=0.1) as kubeconfig,
+        connect_wide("toy", kubeconfig=kubeconfig, timing=brief, environ={}) as wide,
+        running(wide.follow_nodes(nodes.feed)),
+    ):
+        await until(lambda: nodes.lists)
+
+    assert nodes.names == ["n1"]
+
+
+async def test_a_list_waits_longer_each_time_that_no_answer_came(server, timing, tmp_path):
+    nodes, brief = Nodes(), dataclasses.replace(timing, deadline=0.5)
+
+    async with (
+        slowly(server, tmp_path, first_s=1.2, pieces=1, pause_s=0.0) as kubeconfig,
+        connect_wide("toy", kubeconfig=kubeconfig, timing=brief, environ={}) as wide,
+        running(wide.follow_nodes(nodes.feed)),
+    ):
+        await until(lambda: nodes.lists)
+
+    assert nodes.names == ["n1"]
 
 
 async def test_nodes_and_quotas_are_followed(server, wide):
