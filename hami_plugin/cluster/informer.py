@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Generic, NoReturn, TypeVar
 
-from hami_plugin.aio import Backoff
+from hami_plugin.aio import Backoff, in_slices
 from hami_plugin.cluster.requests import ApiCalls, Call, ListPace, TooLongError, message_text, named, read
 from hami_plugin.errors import ClusterError
 from hami_plugin.log import logger
+from hami_plugin.model.pausing import Pausing
 from hami_plugin.model.views import Feed, Json, anonymous, misshapen
 
 MAX_LINE_BYTES = 16 * 2**20  # etcd holds 1.5 MiB an object; JSON may be several times longer than what etcd holds
@@ -194,7 +195,7 @@ class Informer(Generic[T]):
         found: list[T] = []
         for page in range(MAX_PAGES):
             items, version, token = await self._repeated_page(query)
-            found.extend(view for item in items if (view := self._view(item)) is not None)
+            found += await in_slices(self._views(items))
             del items  # a page may be many times as large as what is kept of it, and the next is on its way
             if not token:
                 break
@@ -203,7 +204,7 @@ class Informer(Generic[T]):
             query = self._query({"continue": token})
         self._listed, self._version, self._silent = True, version, 0
         log.info("listed", kind=self._topic.kind, count=len(found), version=self._version)
-        self._replace(found)
+        await self._replace(found)
 
     async def _repeated_page(self, query: Mapping[str, str]) -> tuple[Sequence[Any], str, str]:
         """``_page``. What fails behind the first one is asked for again: a list of many pages would never end where
@@ -248,13 +249,20 @@ class Informer(Generic[T]):
             )
         return items or (), _text(meta.get("resourceVersion")), _text(meta.get("continue"))
 
-    def _replace(self, found: Sequence[T]) -> None:
+    async def _replace(self, found: Sequence[T]) -> None:
         """Deliver a list. If the feed fails, deliver only the objects that it accepts one by one."""
         try:
-            self._topic.feed.replace(found)
+            await self._deliver_list(found)
         except Exception:
             log.exception("unexpected error while delivering a list", kind=self._topic.kind)
-            self._topic.feed.replace([view for view in found if self._take(self._topic.feed.update, view)])
+            await self._deliver_list([view for view in found if self._take(self._topic.feed.update, view)])
+
+    async def _deliver_list(self, found: Sequence[T]) -> None:
+        feed = self._topic.feed
+        if feed.replacing:
+            await in_slices(feed.replacing(found))
+        else:
+            feed.replace(found)
 
     def _take(self, take: Callable[[T], None], view: T) -> bool:
         """Deliver one object: whether the feed accepted it."""
@@ -265,6 +273,15 @@ class Informer(Generic[T]):
             self._calls.unreadable_objects.note(self._topic.kind, name, f"{type(error).__name__}: {error}")
             return False
         return True
+
+    def _views(self, items: Sequence[Any]) -> Pausing[list[T]]:
+        """The views of objects that have a name."""
+        found: list[T] = []
+        for item in items:
+            if (view := self._view(item)) is not None:
+                found.append(view)
+            yield
+        return found
 
     def _view(self, item: Any) -> T | None:
         """The view of an object; None for one without a name."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeGuard, TypeVar
 
+from hami_plugin.model.pausing import Pausing
 from hami_plugin.model.quantity import whole
 
 Json = Mapping[str, Any]
@@ -378,9 +379,11 @@ T = TypeVar("T")
 @dataclass(frozen=True, kw_only=True)  # a frozen class with slots cannot be made by an alias such as Feed[PodView]
 class Feed(Generic[T]):
     """``replace`` is a whole list (after a start or a gap), in no particular order; ``update`` and ``delete`` follow in
-    the order of the API server.
+    the order of the API server. ``replacing`` is ``replace`` with pauses, where a list may be long: in between, readers
+    see some objects as they were.
     """
 
     replace: Callable[[Sequence[T]], None]
     update: Callable[[T], None]
     delete: Callable[[T], None]
+    replacing: Callable[[Sequence[T]], Pausing[None]] | None = None

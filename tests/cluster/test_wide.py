@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import time
 
 import aiohttp
 import pytest
@@ -186,6 +187,33 @@ async def test_a_list_waits_longer_each_time_that_no_answer_came(server, timing,
         await until(lambda: nodes.lists)
 
     assert nodes.names == ["n1"]
+
+
+async def test_a_long_list_is_delivered_with_pauses_for_whatever_else_is_asked(server, wide):
+    for number in range(5):
+        server.create_node(f"m{number:02}")
+    turns, taken, done = 0, [], asyncio.Event()
+
+    def replacing(found):
+        for node in found:
+            taken.append((node.name, turns))
+            time.sleep(0.01)  # what a node takes
+            yield
+        done.set()
+
+    async def others():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    feed = Feed(replace=lambda _: None, update=lambda _: None, delete=lambda _: None, replacing=replacing)
+    async with running(wide.follow_nodes(feed)), running(others()):
+        async with asyncio.timeout(60):
+            await done.wait()
+
+    assert [name for name, _ in taken] == [*(f"m{number:02}" for number in range(5)), "n1"]
+    assert len({turn for _, turn in taken}) == len(taken)
 
 
 async def test_nodes_and_quotas_are_followed(server, wide):

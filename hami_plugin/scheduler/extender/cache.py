@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 from hami_plugin.aio import Watched, in_slices
 from hami_plugin.errors import ClusterError
 from hami_plugin.log import logger
-from hami_plugin.model.pausing import Pausing
+from hami_plugin.model.pausing import Pausing, at_once
 from hami_plugin.model.views import Feed, NodeView, PodView, QuotaView, revision
 from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME, BIND_LOCK
 from hami_plugin.scheduler.engine.capacity import Sizes, largest, sizes
@@ -117,7 +117,12 @@ class PodCache:
         self.binding = BindingPods(self.index)
         self.listed = Watched(False)
         self.shown = Watched(0)
-        self.feed: Feed[PodView] = Feed(replace=self._replace, update=self._update, delete=self._delete)
+        self.feed: Feed[PodView] = Feed(
+            replace=lambda pods: at_once(self._replacing(pods)),
+            update=self._update,
+            delete=self._delete,
+            replacing=self._replacing,
+        )
         self._assumed: dict[str, AssumedPod] = {}
         self._released: dict[str, tuple[str, str]] = {}
 
@@ -216,23 +221,30 @@ class PodCache:
 
     def _update(self, pod: PodView) -> None:
         self.see(pod)
-        self._advance(pod)
+        self._advance(revision(pod.resource_version))
 
-    def _advance(self, pod: PodView) -> None:
-        self.shown.set(max(self.shown.value, revision(pod.resource_version)))
+    def _advance(self, to: int) -> None:
+        self.shown.set(max(self.shown.value, to))
 
-    def _replace(self, pods: Sequence[PodView]) -> None:
-        """A list may be older than our last decisions: those that it does not show are asked about one by one later."""
+    def _replacing(self, pods: Sequence[PodView]) -> Pausing[None]:
+        """A list may be older than our last decisions: those that it does not show are asked about one by one later.
+
+        It is in no order, so that nothing of it counts as shown before all of it is.
+        """
         there = {pod.uid for pod in pods} | self._assumed.keys()
         for uid in (self.index.entries.keys() | self._released.keys()) - there:
             self.remove(uid)
+        newest = 0
         for pod in pods:
-            self._update(pod)
+            self.see(pod)
+            newest = max(newest, revision(pod.resource_version))
+            yield
+        self._advance(newest)
         self.listed.set(True)
 
     def _delete(self, pod: PodView) -> None:
         self.remove(pod.uid)
-        self._advance(pod)
+        self._advance(revision(pod.resource_version))
 
 
 def _stamp(pod: PodView) -> tuple[str, str]:
@@ -266,7 +278,12 @@ class NodeCache:
         self.changes = ChangeLog()
         self._largest: Mapping[str, Sizes] | None = None
         self.listed = Watched(False)
-        self.feed: Feed[NodeView] = Feed(replace=self._replace, update=self.deliver, delete=self._delete)
+        self.feed: Feed[NodeView] = Feed(
+            replace=lambda nodes: at_once(self._replacing(nodes)),
+            update=self.deliver,
+            delete=self._delete,
+            replacing=self._replacing,
+        )
 
     @property
     def node_infos(self) -> Mapping[str, NodeInfo]:
@@ -314,11 +331,12 @@ class NodeCache:
             yield
         return {name: known.handshakes.write for name, known in self._known.items() if known.handshakes.write}
 
-    def _replace(self, nodes: Sequence[NodeView]) -> None:
+    def _replacing(self, nodes: Sequence[NodeView]) -> Pausing[None]:
         for name in self._known.keys() - {node.name for node in nodes}:
             self._forget(name)
         for node in nodes:
             self._see(node)
+            yield
         self.listed.set(True)
 
     def _delete(self, node: NodeView) -> None:

@@ -2,13 +2,14 @@
 
 import asyncio
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import count
 
 import pytest
 
 from hami_plugin.aio import in_slices
 from hami_plugin.model.pausing import at_once
-from hami_plugin.model.views import NodeView, pod_view
+from hami_plugin.model.views import NodeView, PodView, pod_view
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine import filter as engine_filter
@@ -16,11 +17,13 @@ from hami_plugin.scheduler.engine.devices import DevicePool, NodeInfo, idle
 from hami_plugin.scheduler.engine.filter import ClusterSnapshot, FilterResult, filtering
 from hami_plugin.scheduler.engine.pod_info import pod_info
 from hami_plugin.scheduler.extender import extender as extender_module
+from hami_plugin.scheduler.extender.cache import NodeCache, PodCache
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.extender import listening
 from tests.support.scheduling import FAMILIES, HURRY, KEYS, add_node, ask, manifest, schedule, serving, until
 
 NODES = 30
+VERSIONS = (("a", "9"), ("b", "5"), ("c", "7"))
 
 
 @pytest.fixture
@@ -35,6 +38,33 @@ def slowly(monkeypatch):
     """Every slice is over after one step, as if each step took long."""
     ticks = count()
     monkeypatch.setattr(extender_module, "in_slices", lambda work: in_slices(work, clock=lambda: float(next(ticks))))
+
+
+def test_no_bind_takes_a_list_of_pods_for_seen_before_all_of_it_is():
+    """A bind waits until everything up to its own pod's version is known: a list is in no order of versions."""
+    pods = PodCache(FAMILIES)
+    listed = [PodView(uid=name, namespace="team", name=name, resource_version=version) for name, version in VERSIONS]
+    taking = pods.feed.replacing(listed)
+
+    for _ in listed:
+        next(taking)
+        assert (pods.shown.value, pods.listed.value) == (0, False)
+    at_once(taking)
+
+    assert (pods.shown.value, pods.listed.value) == (9, True)
+
+
+def test_a_list_of_nodes_counts_once_all_of_it_is_known():
+    nodes = NodeCache(FAMILIES, lambda: datetime.now(UTC))
+    nodes.feed.replace([NodeView(name="gone"), NodeView(name="n0")])
+    nodes.listed.set(False)
+    taking = nodes.feed.replacing([NodeView(name="n0"), NodeView(name="n1")])
+
+    next(taking)
+    assert (nodes.live("gone").closed, nodes.live("n1").closed, nodes.listed.value) == (True, True, False)
+    at_once(taking)
+
+    assert (nodes.live("n1").closed, nodes.listed.value) == (False, True)
 
 
 async def test_a_long_filter_gives_others_their_turn_once_for_each_slice():
