@@ -705,6 +705,7 @@ class ApiCalls:
     ) -> tuple[Client, aiohttp.ClientResponse]:
         headers = {
             "Accept": "application/json",
+            "Accept-Encoding": "identity",  # packing a long list costs the server and us more than sending it
             "Content-Type": "application/merge-patch+json" if call.verb == "patch" else "application/json",
             "User-Agent": "hami-plugin",
         }
