@@ -25,6 +25,8 @@ def whole(text: object) -> int:
 
     Beyond 64 bits it is the most that these hold, with its sign.
     """
+    if isinstance(text, str) and len(text) < _SHORT and text.isdecimal() and text.isascii():
+        return int(text)  # as nearly every quantity is written
     value = _decimal(text)
     return int(value.to_integral_value(rounding="ROUND_UP"))
 
@@ -32,7 +34,7 @@ def whole(text: object) -> int:
 def exact(text: object) -> int | None:
     """The value of a quantity, None when it is no integer. ValueError names the text."""
     if isinstance(text, str) and len(text) < _SHORT and text.isdecimal() and text.isascii():
-        return int(text)  # as nearly every quantity is written
+        return int(text)
     value = _decimal(text)
     return int(value) if value == value.to_integral_value() else None
 

@@ -53,9 +53,10 @@ def bounded(text: str, what: str, most: int = MAX_BYTES) -> str:
 
 def printable(text: str, what: str, *, without: str = "") -> str:
     """``text``, if it holds no control character, no half of a surrogate pair, and none of ``without``."""
-    found = _UNPRINTABLE.search(text) or (re.search(f"[{re.escape(without)}]", text) if without else None)
-    if found:
-        raise WireError(f"{what}: {shown(text)} contains {shown(found.group())} at {found.start()}")
+    found = None if text.isprintable() else _UNPRINTABLE.search(text)
+    at = found.start() if found else min((text.index(sign) for sign in without if sign in text), default=-1)
+    if at >= 0:
+        raise WireError(f"{what}: {shown(text)} contains {shown(text[at])} at {at}")
     return text
 
 
@@ -80,7 +81,7 @@ def from_json(text: str, what: str, most: int = MAX_BYTES) -> Any:
     """Parse JSON, refusing what Go refuses (NaN, infinities) and what would take long (deep nesting, long numbers)."""
     bounded(text, what, most)
     try:
-        return json.loads(text, parse_int=_json_integer, parse_float=_json_float, parse_constant=_no_constant)
+        return _DECODER.decode(text)
     except WireError as error:
         raise WireError(f"{what}: {error}") from error
     except json.JSONDecodeError as error:
@@ -183,3 +184,6 @@ def _json_float(text: str) -> float:
 
 def _no_constant(text: str) -> NoReturn:
     raise WireError(f"{text} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_int=_json_integer, parse_float=_json_float, parse_constant=_no_constant)

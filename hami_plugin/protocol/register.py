@@ -169,7 +169,13 @@ def _profile_members(profile: MigProfile) -> dict[str, Any]:
     }
 
 
+_USUAL = frozenset({"id", "index", "count", "devmem", "devcore", "type", "numa", "mode", "health", "devicevendor"})
+"""The members of nearly every device, as nearly everybody spells them."""
+
+
 def _spelt(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    if item.keys() <= _USUAL:
+        return item
     return {"migProfiles" if key.lower() == "migprofiles" else key.lower(): value for key, value in item.items()}
 
 

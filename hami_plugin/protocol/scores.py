@@ -40,9 +40,10 @@ def decode_scores(text: str) -> dict[str, dict[str, int]]:
         peers = object_of(item, "score", where) or {}
         printable("".join(peers), where)
         low, high = -INT64_MAX - 1, INT64_MAX
+        row = peers.values()
+        plain = {int}.issuperset(map(type, row)) and low <= min(row, default=0) and max(row, default=0) <= high
         scores[text_of(item, "uuid", where)] = {
-            peer: score if type(score) is int and low <= score <= high else int_of(peers, peer, where, low, high)
-            for peer, score in peers.items()
+            peer: score if plain else int_of(peers, peer, where, low, high) for peer, score in peers.items()
         }
     return scores
 

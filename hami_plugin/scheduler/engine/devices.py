@@ -350,12 +350,16 @@ def added(pieces: Sequence[Piece], *, bits: bool = False) -> Piece:
     """One grant for each device, by UUID, with everything that these containers have of it. ``bits`` as above."""
     total: dict[str, Grant] = {}
     for grant in (grant for piece in pieces for grant in piece):
-        known = total.get(grant.uuid, replace(grant, memory=0, cores=0, slots=0))
-        total[grant.uuid] = replace(
-            known,
-            memory=known.memory + grant.memory,
-            cores=known.cores | grant.cores if bits else known.cores + grant.cores,
-            slots=known.slots + grant.slots,
+        known = total.get(grant.uuid)
+        total[grant.uuid] = (
+            grant
+            if known is None
+            else replace(
+                known,
+                memory=known.memory + grant.memory,
+                cores=known.cores | grant.cores if bits else known.cores + grant.cores,
+                slots=known.slots + grant.slots,
+            )
         )
     return tuple(total[uuid] for uuid in sorted(total))
 
