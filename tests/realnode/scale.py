@@ -159,7 +159,8 @@ async def _placed(
             say(f"our process is ready after {process.ready:.2f} s, {process.cpu:.2f} s of a CPU")
             runs.append(await cluster.run("ours, with devices", "hami-scheduler", scale.SHARE, {"ours": process.pid}))
             say(str(runs[-1]))
-            asked = await _asked(session, process)
+            told = await _metrics(session, process)
+            asked, calls = _asked(told), _calls(told, size.placed)
             resident, peak = memory(process.pid).resident, peak_memory(process.pid)
             direct = await _direct(api, process, size)
         filters, binds = Spread.of(direct.filters[1:]), Spread.of(direct.binds)
@@ -171,6 +172,7 @@ async def _placed(
             f"ready after {process.ready:.2f} s, {process.cpu:.2f} s of a CPU",
             f"resident: {process.resident:.0f} MiB when ready, {resident:.0f} at the end, {peak:.0f} at most",
             f"asked by kube-scheduler: {asked}",
+            f"calls of the API server, for each pod placed: {calls}",
             f"filter, {size.nodes:,} nodes by name: {filters}; the first {1000 * direct.filters[0]:.0f} ms",
             f"bind beside it: {binds}",
         ]
@@ -184,16 +186,27 @@ async def _direct(api: Api, process: Running, size: Size) -> scale.Placed:
         return await scale.place(api, process.url, process.pid, few)
 
 
-async def _asked(session: aiohttp.ClientSession, process: Running) -> str:
-    """What our metrics say of the calls so far."""
+async def _metrics(session: aiohttp.ClientSession, process: Running) -> str:
     async with session.get(f"{process.probes}/metrics") as answer:
-        text = await answer.text()
+        return await answer.text()
+
+
+def _asked(text: str) -> str:
+    """What our metrics say of the calls that were answered so far."""
     told = []
     for path in ("/filter", "/bind"):
         pattern = rf'hami_plugin_scheduler_request_seconds_bucket{{le="(.+?)",path="{path}"}} (\S+)'
         buckets = [(float(bound), float(count)) for bound, count in re.findall(pattern, text)]
         told.append(f"{path} p50 {_quantile(buckets, 0.5)}, p99 {_quantile(buckets, 0.99)}")
     return "; ".join(told)
+
+
+def _calls(text: str, placed: int) -> str:
+    """What our metrics say of the calls that were made so far, but for lists and watches."""
+    pattern = r'hami_plugin_api_calls_total\{kind="(.+?)",outcome="(.+?)",verb="(.+?)"\} (\S+)'
+    made = [(f"{verb} {kind} {outcome}", float(count)) for kind, outcome, verb, count in re.findall(pattern, text)]
+    counted = [f"{call} {count / placed:.2f}" for call, count in sorted(made) if not call.startswith(("list", "watch"))]
+    return ", ".join(counted)
 
 
 def _quantile(buckets: Sequence[tuple[float, float]], share: float) -> str:
