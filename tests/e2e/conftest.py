@@ -1,5 +1,6 @@
 """The production daemon as a process, on a simulated node."""
 
+import os
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -10,9 +11,9 @@ from tests.e2e.steps import start
 
 
 def pytest_collection_modifyitems(items):
-    here = Path(__file__).parent
+    here = f"{Path(__file__).parent}{os.sep}"
     for item in items:
-        if here in item.path.parents:
+        if str(item.path).startswith(here):
             item.add_marker(pytest.mark.e2e)
 
 
