@@ -228,7 +228,17 @@ class Dcmi:
         return self._number("dcmi_get_device_share_enable", unit) != 0
 
     def vnpus(self, unit: Unit) -> tuple[Vnpu, ...]:
-        """What a chip is cut into; nothing where it cannot be."""
+        """What a chip is cut into; nothing where it cannot be. What is destroyed meanwhile is left out."""
+        found = []
+        for number in self._numbers(unit):
+            try:
+                found.append(self._vnpu(unit, number))
+            except DcmiError as error:
+                if error.code != NO_DEVICE or number in self._numbers(unit):
+                    raise
+        return tuple(found)
+
+    def _numbers(self, unit: Unit) -> tuple[int, ...]:
         found = _Resources()
         try:
             self._ask_virtual(unit, _ALL, found)
@@ -236,7 +246,7 @@ class Dcmi:
             if error.code == NOT_SUPPORTED:
                 return ()
             raise
-        return tuple(self._vnpu(unit, number) for number in found.ids[: min(found.count, len(found.ids))])
+        return tuple(found.ids[: min(found.count, len(found.ids))])
 
     def create(self, unit: Unit, template: str) -> int:
         """Cut a chip, and answer the number of the virtual NPU."""

@@ -20,6 +20,7 @@ from hami_plugin.sdk import NOWHERE, Cuttable, InUseError, NoRoomError, Partitio
 from tests.support.partition_lives import Lives
 from tests.support.rigs import Rig, rig
 from vendors.ascend import VENDOR
+from vendors.ascend.dcmi import Dcmi, Unit, Vnpu
 from vendors.ascend.rules import MODE, SOFT
 from vendors.ascend.settings import AscendSettings, Chip
 from vendors.ascend.vnpu import VnpuPartitions, names, reserved, sizes
@@ -76,6 +77,22 @@ def test_what_is_made_is_listed_with_its_node_and_what_is_destroyed_is_not(
     assert driver.partitions() == (two,)
     assert not (found.root / "dev/vdavinci100").exists()
     driver.destroy(one, nothing)  # one that is gone is no error
+
+
+def test_what_others_destroy_while_it_is_listed_is_left_out(
+    driver: VnpuPartitions, card: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = (driver.create(card, SMALL, NOWHERE, nothing) for _ in range(2))
+    asked = Dcmi._vnpu
+
+    def late(dcmi: Dcmi, unit: Unit, number: int) -> Vnpu:
+        if number == one.ids["vnpu"]:
+            dcmi.destroy(unit, number)
+        return asked(dcmi, unit, number)
+
+    monkeypatch.setattr(Dcmi, "_vnpu", late)
+
+    assert driver.partitions() == (two,)
 
 
 def test_a_chip_has_so_many_cores_cpus_and_mib_whoever_takes_them(
