@@ -6,7 +6,7 @@ import asyncio
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,18 +16,28 @@ import click
 
 from hami_plugin import __version__
 from hami_plugin.cli.options import node_options
+from hami_plugin.errors import ConfigError
 
 
 @click.command(epilog="Example: hami-plugin run --node-name node-1 --config /etc/hami-plugin/config.yaml")
 @node_options
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="[default: info]")
 @click.option("--log-format", type=click.Choice(["auto", "json", "console"]), help="[default: auto]")
-def run(kubeconfig: Path | None, **options: Any) -> None:
-    """Run the daemon on this node until SIGTERM."""
+@click.option(
+    "--check-config",
+    is_flag=True,
+    help="Say what is wrong with the configuration, by file and line, and end; status 1 if anything is.",
+)
+def run(kubeconfig: Path | None, check_config: bool, **options: Any) -> None:
+    """Run the daemon on this node until SIGTERM. It takes up changes of its configuration meanwhile."""
+    if check_config:
+        _check(options)
+        return
     with ExitStack() as stack:
         with _without_gc():
             from hami_plugin.daemon.app import Process, serve  # noqa: PLC0415  # other commands need neither gRPC nor Kubernetes
-            from hami_plugin.daemon.startup import opened, plan  # noqa: PLC0415
+            from hami_plugin.daemon.reload import Source  # noqa: PLC0415
+            from hami_plugin.daemon.startup import Plan, configured, files, opened, plan  # noqa: PLC0415
             from hami_plugin.host.paths import HostPaths  # noqa: PLC0415
             from hami_plugin.log import logger  # noqa: PLC0415
             from hami_plugin.telemetry.logs import configure  # noqa: PLC0415
@@ -40,13 +50,35 @@ def run(kubeconfig: Path | None, **options: Any) -> None:
                 logger(__name__).warning("configuration", warning=warning)
             process = Process(
                 configuration=ready.configuration,
-                vendors=partial(opened, ready, host),
+                vendors=lambda now: opened(Plan(configuration=now, simulated=ready.simulated), host),
                 kubeconfig=kubeconfig,
                 host=host,
                 version=__version__,
                 log_lines_dropped=lambda: logs.dropped,
+                source=Source(
+                    read=partial(configured, options, os.environ, ready.simulated),
+                    paths=tuple(path for path in files(options) if path),
+                    level=logs.set_level,
+                ),
             )
         asyncio.run(serve(process))
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    """Read the configuration as the daemon would, and print what is wrong with it, by file and line."""
+    from hami_plugin.daemon.startup import plan  # noqa: PLC0415
+
+    try:
+        ready = plan(options, os.environ)
+    except ConfigError as error:
+        for problem in error.problems:
+            click.echo(f"error: {problem}", err=True)
+        click.echo(f"{len(error.problems)} wrong", err=True)
+        raise SystemExit(1) from None
+    for warning in ready.configuration.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    sources = ", ".join(ready.configuration.sources) or "defaults"
+    click.echo(f"The configuration is valid: {sources}")
 
 
 @contextmanager

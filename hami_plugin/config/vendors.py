@@ -59,7 +59,8 @@ class VendorSettings(Section):
     ``config.json``. A key is spelt as in the file; ``a.b`` is key ``b`` of section ``a``.
     ``helm`` maps the Helm values of HAMi's documentation to keys, and ``fixed`` has those that no key can change.
     ``hami_section`` is HAMi's name of the section, where it is not the vendor's name. ``hami_list`` is our key for a
-    section that is one list in HAMi's file.
+    section that is one list in HAMi's file. ``restart`` has the keys that a running daemon cannot change, as a library
+    that one process loads once.
     """
 
     environment: ClassVar[Mapping[str, str]] = {}
@@ -68,6 +69,7 @@ class VendorSettings(Section):
     fixed: ClassVar[Mapping[str, Fixed]] = AS_IT_IS
     hami_section: ClassVar[str] = ""
     hami_list: ClassVar[str] = ""
+    restart: ClassVar[frozenset[str]] = frozenset()
 
     enabled: bool | Literal["auto"] = Field(
         "auto", description="Serve this vendor's devices. `auto`: if the host has such hardware."

@@ -11,15 +11,17 @@ import signal
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from enum import Enum, auto
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from hami_plugin.aio import holds
+from hami_plugin.aio import cancelled, holds
 from hami_plugin.allocation.capacity import AS_HAMI, EXACTLY, AllocationRules, NodeState
 from hami_plugin.allocation.identity import Held
 from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
@@ -29,6 +31,7 @@ from hami_plugin.allocation.settlement import LockReaper, Settlement, lock_age
 from hami_plugin.cluster.client import ApiServer, connect
 from hami_plugin.config.load import Configuration
 from hami_plugin.daemon.dra import DraNode
+from hami_plugin.daemon.reload import Reloader, Reloads, Source, Succession, Turn
 from hami_plugin.daemon.serving import VendorBuilder, build
 from hami_plugin.daemon.startup import Served, report_handover, report_unlimited, tidy_specs
 from hami_plugin.daemon.takeover import SERVE_S, Claim, Peer
@@ -39,7 +42,7 @@ from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.host.threads import WorkThread
 from hami_plugin.inventory.health_file import HealthMemory
-from hami_plugin.kubelet.endpoint import PluginDirectory
+from hami_plugin.kubelet.endpoint import Endpoint, PluginDirectory
 from hami_plugin.kubelet.holders import CheckpointFile, PodResourcesClient
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.log import logger
@@ -52,10 +55,12 @@ from hami_plugin.node_status.usage import Pods, UsageReader, usage_document
 from hami_plugin.partitions.manager import partitions_document
 from hami_plugin.telemetry.connections import raise_descriptor_limit
 from hami_plugin.telemetry.http import TelemetryServer
-from hami_plugin.telemetry.metrics import Condition, Cut, Devices, HamiUsage, Metrics, Usage
+from hami_plugin.telemetry.metrics import Changes, Condition, Cut, Devices, HamiUsage, Metrics, Shown, Usage
 
 log = logger(__name__)
 
+LOOK_S = 0.05
+"""How often the progress of a new configuration is looked at."""
 COUNTED = {"hami": AS_HAMI, "exact": EXACTLY, "off": None}
 STUCK_AFTER_S = 60.0
 STATE_CHECK_S = 5.0
@@ -73,21 +78,31 @@ REGISTER_S = 30.0
 class Process:
     """What differs per process. ``hook_view`` is where this process sees the host's hook directory.
 
-    ``vendors`` opens the vendors' drivers, each time anew.
+    ``vendors`` opens the vendors' drivers, each time anew. ``source`` is where the configuration may change.
     """
 
     configuration: Configuration
-    vendors: Callable[[], tuple[Served, ...]]
+    vendors: Callable[[Configuration], tuple[Served, ...]]
     kubeconfig: Path | None = None
     host: HostPaths = field(default_factory=HostPaths)
     version: str = ""
     log_lines_dropped: Callable[[], int] = lambda: 0
+    source: Source | None = None
+
+
+class End(Enum):
+    """How a daemon ended, where no other process has taken the node over."""
+
+    STOPPED = auto()
+    REPLACED = auto()
+    """Another daemon of this process serves the node, with another configuration."""
 
 
 class Daemon:
     """All objects of one daemon, wired. ``run`` raises when a part fails unexpectedly.
 
     ``predecessor`` is the process's own former daemon, whose streams are still open.
+    ``turn`` is how this one comes to have the node, if another one of this process has it.
     """
 
     def __init__(
@@ -98,10 +113,14 @@ class Daemon:
         claim: Claim,
         *,
         predecessor: Daemon | None = None,
+        turn: Turn | None = None,
     ) -> None:
         settings = process.configuration.settings
         self._settings = settings
         self._claim = claim
+        self._turn: Turn = turn or claim
+        self._wanted = asyncio.Event()
+        self._gave: asyncio.Future[str] | None = None
         self._predecessor = predecessor
         self._cluster = cluster
         self._node = LiveNode()
@@ -118,7 +137,7 @@ class Daemon:
         self.account = KubeletAccount(self._holdings, self._ledger, lending=lambda: self._serving.lending)
         self._checkpoint = CheckpointFile(settings.kubelet_dir)
         self._directory = PluginDirectory(started=self._pods.by_creation)
-        self._vendors = process.vendors()
+        self._vendors = process.vendors(process.configuration)
         self._serving = build(self._vendors, self._builder(process.host, metrics))
         self._settlement.questions = self._serving.questions
         self._settlement.recorders = [one.names for one in self._serving.partitions]
@@ -145,6 +164,7 @@ class Daemon:
         )
         self._claimed = False
         self._awaited: AbstractSet[str] = frozenset()
+        self._relieved = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
 
     def _builder(self, host: HostPaths, metrics: Metrics) -> VendorBuilder:
@@ -186,37 +206,63 @@ class Daemon:
             ),
         )
 
-    async def run(self, stop: asyncio.Event) -> Peer | None:
+    async def run(self, stop: asyncio.Event) -> Peer | End:
         """Serve the node, once it is this process's, until ``stop``; or until a successor may have it: answers whom.
 
-        In that case nothing writes any more. The kubelet's streams are open, and its calls are passed on, until
+        In that case nothing writes any more. The kubelet's streams are open, and its calls are passed on or wait, until
         ``end``.
         """
+        try:
+            outcome = await self._serve(stop)
+        finally:
+            self._answer("the daemon has ended")
+        return outcome
+
+    async def _serve(self, stop: asyncio.Event) -> Peer | End:
         try:
             successor = await self._run(stop)
         except BaseExceptionGroup as errors:
             if len(errors.exceptions) == 1 and isinstance(error := errors.exceptions[0], HamiError):
                 raise error from errors
             raise
-        if successor is not None:
+        if successor is not End.STOPPED:
             await self._claims.written()
             await self._ledger.written()  # otherwise this process ends, and the next one reads what the disk has
             self._closing = asyncio.create_task(self._serving.release(self._settlement.close), name="drivers' end")
         await self._leave_state()
+        if successor is End.REPLACED:
+            self._answer("")
         return successor
 
-    async def _run(self, stop: asyncio.Event) -> Peer | None:
+    def _answer(self, why: str) -> None:
+        """Say to a daemon that wants the node whether it has it: why not."""
+        gave, self._gave = self._gave, None
+        if gave and not gave.done():
+            gave.set_result(why)
+
+    async def give_way(self) -> str:
+        """Let another daemon of this process have the node, with the sockets and what the kubelet asks: why not."""
+        if not self._claimed:
+            return "the daemon is starting"
+        self._gave = asyncio.get_running_loop().create_future()
+        self._wanted.set()
+        return await self._gave
+
+    async def _run(self, stop: asyncio.Event) -> Peer | End:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(work, name=name) for name, work in self._serving.discover()]
-            successor = None
-            if await self._claim.take(stop, self._can_serve):
+            successor: Peer | End = End.STOPPED
+            if await self._turn.take(stop, self._can_serve):
                 await self._begin()
                 tasks += [group.create_task(work, name=name) for name, work in self._work().items()]
                 async with self._claim.listening(self._serving.driver_problems):
                     successor = await self._until_replaced(stop)
-            if successor is None:
-                log.info("stopping")
+            if successor is End.STOPPED:
+                if self._claimed:
+                    log.info("stopping")
                 await self._serving.close(self._settlement.close)
+                if not isinstance(self._turn, Succession) or self._turn.given:
+                    await self._end_predecessor()
             for task in tasks:
                 task.cancel()
             await self._serving.cut_no_more()
@@ -229,13 +275,22 @@ class Daemon:
 
     async def end(self) -> None:
         """Nobody needs this daemon's streams any more."""
+        await self._end_predecessor()
         await self._serving.end_streams()
         await self.released()
+
+    async def _end_predecessor(self) -> None:
+        former, self._predecessor = self._predecessor, None
+        if former:
+            await former.end()
 
     async def _begin(self) -> None:
         """The node is this process's: read what its former lives have left."""
         self._directory.generation = self._claim.lock.generation
-        if self._predecessor or self._claim.predecessor:
+        if isinstance(self._turn, Succession) and self._predecessor:
+            self._directory.inherit(*self._predecessor.bequest(), known=lambda: self._pods.changes.value)
+            self._awaited = self._predecessor.working
+        elif self._predecessor or self._claim.predecessor:
             self._directory.succeeding_until = time.monotonic() + 2 * SERVE_S
             self._awaited = (self._predecessor or self).working
         self._memory.own()
@@ -247,28 +302,38 @@ class Daemon:
         tidy_specs(self._settings.cdi_dirs[-1], self._serving.kinds)
         self._claimed = True
 
-    async def _until_replaced(self, stop: asyncio.Event) -> Peer | None:
-        """Wait for a successor, and end the calls that run. None: ``stop`` came first."""
+    async def _until_replaced(self, stop: asyncio.Event) -> Peer | End:
+        """Wait for a successor, and end the calls that run."""
         stopped = asyncio.ensure_future(stop.wait())
         try:
             while True:
-                asked = asyncio.ensure_future(self._claim.asked())
-                await asyncio.wait((stopped, asked), return_when=asyncio.FIRST_COMPLETED)
+                asked, wanted = asyncio.ensure_future(self._claim.asked()), asyncio.ensure_future(self._wanted.wait())
+                await asyncio.wait((stopped, asked, wanted), return_when=asyncio.FIRST_COMPLETED)
+                successor = asked.result() if asked.done() else None
+                asked.cancel()
+                wanted.cancel()
                 if stopped.done():
-                    asked.cancel()
-                    return None
-                successor = asked.result()
-                log.info("handing over", successor=successor.name)
-                if why := await self._drained():
-                    await self._claim.refuse(successor, why)
-                else:
-                    return successor
+                    if successor:
+                        successor.close()
+                    return End.STOPPED
+                if successor:
+                    log.info("handing over", successor=successor.name)
+                    if why := await self._drained(self._serving.leave):
+                        await self._claim.refuse(successor, why)
+                    else:
+                        return successor
+                elif self._wanted.is_set():
+                    self._wanted.clear()
+                    if why := await self._drained(self._serving.hold):
+                        self._answer(why)
+                    else:
+                        return End.REPLACED
         finally:
             stopped.cancel()
 
-    async def _drained(self) -> str:
-        """Pass on what the kubelet asks from now on, and finish the rest. Answers why this cannot be."""
-        self._serving.leave()
+    async def _drained(self, leave: Callable[[], None]) -> str:
+        """``leave`` what the kubelet asks from now on to others, and finish the rest. Answers why this cannot be."""
+        leave()
         if not await holds(lambda: not self._serving.running, within=DRAIN_S):
             why = f"a call of the kubelet has been running for {DRAIN_S:g} s"
         else:
@@ -289,10 +354,10 @@ class Daemon:
         A driver that worked before, and fails for the moment, is waited for: till then the predecessor's list stands.
         """
         await holds(lambda: self._serving.registered(self._awaited) and not self._serving.running, within=REGISTER_S)
-        if self._predecessor:
-            await self._predecessor.end()
-            self._predecessor = None
+        await self._end_predecessor()
+        self._directory.inherited.clear()
         await self._claim.relieve()
+        self._relieved.set()
 
     @property
     def working(self) -> AbstractSet[str]:
@@ -301,6 +366,52 @@ class Daemon:
 
     def _can_serve(self) -> dict[str, str] | None:
         return self._serving.driver_problems() if self._serving.discovered else None
+
+    def bequest(self) -> tuple[PluginDirectory, list[Endpoint]]:
+        """What the kubelet has open with this daemon."""
+        return self._directory, [one.endpoint for one in self._serving.resources]
+
+    def driver_problems(self) -> Mapping[str, str]:
+        """Why each vendor's devices are not known; empty for one whose are."""
+        return self._serving.driver_problems()
+
+    @property
+    def settled(self) -> bool:
+        """Whether the kubelet has what this daemon offers, so that nobody waits for a former one any more."""
+        return self._relieved.is_set()
+
+    @property
+    def events(self) -> EventRecorder:
+        """Where what happens to the node is told."""
+        return self._events
+
+    @property
+    def unsettled(self) -> str:
+        """Why the configuration cannot change just now; empty when it can."""
+        if not self._relieved.is_set():
+            return "the daemon is starting"
+        if why := self._cluster.reachable.value:  # a new daemon would know none of the pods that wait
+            return f"the API server is away: {why}"
+        return ""
+
+    def by_claims(self) -> list[str]:
+        """The vendors whose devices are offered or held by ResourceClaims."""
+        return self._serving.claimed
+
+    def isolated(self) -> list[str]:
+        """The vendors whose drivers have processes of their own."""
+        return [served.vendor.name for served in self._vendors if served.isolated]
+
+    def left_out(self, former: Daemon) -> tuple[set[str], set[str]]:
+        """The vendors and the resources of a former daemon that this one does not serve."""
+        vendors, resources = former.serves()
+        kept = self.serves()
+        return vendors - kept[0], resources - kept[1]
+
+    def serves(self) -> tuple[set[str], set[str]]:
+        """Vendors and resources."""
+        vendors = {one.discovery.vendor for one in self._serving.vendors}
+        return vendors, {one.plugin.resource for one in self._serving.resources}
 
     def readiness(self) -> dict[str, str]:
         """Each component's problem; empty when it is ready."""
@@ -423,63 +534,188 @@ class Daemon:
             driver.look()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Heir:
+    """A daemon that is to take the place of another one of this process, and its task."""
+
+    daemon: Daemon
+    task: asyncio.Task[Peer | End]
+
+
 class Life:
     """A process's life: it serves the node, hands it over, stands by, and serves again when its successor fails.
 
-    What it answers to probes and scrapes is about the daemon of the moment.
+    What it answers to probes and scrapes is about the daemon of the moment. As its ``reloader`` finds a changed
+    configuration, another daemon takes the place of the one that serves.
     """
 
-    def __init__(self, process: Process, metrics: Metrics, registry: CollectorRegistry) -> None:
+    def __init__(self, process: Process, metrics: Metrics) -> None:
         self._process = process
         self._metrics = metrics
-        self._registry = registry
         self._claim = Claim(process.configuration.settings.state_dir)
         self._daemon: Daemon | None = None
         self._handed_over = False
+        self._frozen: Mapping[str, str] | None = None
+        self._next: _Heir | None = None
+        self._stop = asyncio.Event()
+        self.reloads = Reloads()
+        self.reloader = Reloader(process.source, self, self.reloads) if process.source else None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until ``stop``."""
+        self._stop = stop
+        tasks = [asyncio.create_task(self._live(stop), name="daemon")]
+        if self.reloader:
+            tasks.append(asyncio.create_task(self.reloader.run(), name="configuration"))
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if self._next:
+                await cancelled(self._next.task)
+            for task in reversed(tasks):
+                if not task.done():
+                    await cancelled(task)
+        for task in tasks:
+            if not task.cancelled():
+                task.result()
+        self._claim.lock.release()
+
+    async def _live(self, stop: asyncio.Event) -> None:
         former: Daemon | None = None
         while not stop.is_set():
-            daemon, successor = await self._serve_once(stop, former)
+            daemon, outcome = await self._serve_once(stop, former)
             former = None
-            if successor is not None:
+            while outcome is End.REPLACED:
+                assert self._next
+                heir, self._next = self._next, None
+                daemon, outcome = heir.daemon, await heir.task
+            self._daemon = None
+            if isinstance(outcome, Peer):
                 self._handed_over = True
-                if await self._claim.stand_by(successor, stop, daemon.end):
+                if await self._claim.stand_by(outcome, stop, daemon.end):
                     await daemon.released()  # a vendor's library is one for the process: its end would end the next one
                     former = daemon
                 else:
                     await daemon.end()
                 self._handed_over = False
-        self._claim.lock.release()
 
-    async def _serve_once(self, stop: asyncio.Event, former: Daemon | None) -> tuple[Daemon, Peer | None]:
-        settings = self._process.configuration.settings
-        async with connect(settings.node_name, kubeconfig=self._process.kubeconfig, observer=self._metrics) as cluster:
+    async def _serve_once(self, stop: asyncio.Event, former: Daemon | None) -> tuple[Daemon, Peer | End]:
+        process = self._process
+        async with self._connected(process) as cluster:
             # Each vendor lists its families, which may take a while; signals are handled meanwhile.
-            daemon = await asyncio.to_thread(
-                Daemon, self._process, cluster, self._metrics, self._claim, predecessor=former
-            )
-            shown = daemon.shown()
-            for collector in shown:
-                self._registry.register(collector)
+            daemon = await asyncio.to_thread(Daemon, process, cluster, self._metrics, self._claim, predecessor=former)
             self._daemon = daemon
             try:
                 return daemon, await daemon.run(stop)
             finally:
-                self._daemon = None
-                for collector in shown:
-                    self._registry.unregister(collector)
+                if self._next is None:
+                    self._daemon = None
+
+    def _connected(self, process: Process) -> AbstractAsyncContextManager[ApiServer]:
+        node = process.configuration.settings.node_name
+        return connect(node, kubeconfig=process.kubeconfig, observer=self._metrics)
+
+    @property
+    def configuration(self) -> Configuration:
+        """The one in force."""
+        return self._process.configuration
+
+    def busy(self) -> str:
+        """Why the configuration cannot change just now. A process that has handed the node over changes it at once."""
+        if self._handed_over:
+            return ""
+        return self._daemon.unsettled if self._daemon else "the daemon is starting"
+
+    def claimed(self) -> list[str]:
+        """The vendors whose devices are offered or held by ResourceClaims."""
+        return self._daemon.by_claims() if self._daemon else []
+
+    def isolated(self) -> list[str]:
+        """The vendors whose drivers have processes of their own."""
+        return self._daemon.isolated() if self._daemon else []
+
+    def adopt(self, configuration: Configuration) -> None:
+        """What the next daemon of this process is made of."""
+        self._process = replace(self._process, configuration=configuration)
+
+    def tell(self, reason: str, message: str, *, warning: bool) -> None:
+        """An Event about the node, if a daemon serves it."""
+        if self._daemon:
+            self._daemon.events.node(reason, message, warning=warning)
+
+    async def replace(self, configuration: Configuration) -> str:
+        """Serve with this configuration from now on. Answers why not; then the former one is still in force."""
+        former = self._daemon
+        if former is None or self._handed_over:
+            self.adopt(configuration)
+            return ""
+        process = replace(self._process, configuration=configuration)
+        turn = Succession(former)
+        ready = dict(former.readiness())
+
+        def taken() -> None:
+            """From here on it is the new daemon that answers; to probes once the kubelet has what it offers."""
+            assert self._next
+            self._process, self._daemon, self._frozen = process, self._next.daemon, ready
+
+        turn.taken = taken
+        task = asyncio.create_task(self._succeed(process, former, turn), name="new configuration")
+        try:
+            while not task.done() and not (self._daemon and self._daemon is not former and self._daemon.settled):
+                await asyncio.wait((task,), timeout=LOOK_S)
+        finally:
+            self._frozen = None
+            if not turn.given:
+                self._next = None
+                await cancelled(task)
+        if turn.given:
+            if self._daemon:
+                self._metrics.forget(*self._daemon.left_out(former))
+            del former, ready
+            gc.collect()  # the former daemon's threads end with it; what the start made is not looked through
+            return ""
+        if task.cancelled():
+            return "the daemon is stopping"
+        match task.exception():
+            case None:
+                return turn.refused
+            case HamiError() as error:
+                return str(error)
+            case error:
+                log.error("the new configuration failed unexpectedly", exc_info=error)
+                return f"an unexpected error, {type(error).__name__}; the log has more"
+
+    async def _succeed(self, process: Process, former: Daemon, turn: Succession) -> Peer | End:
+        """A daemon with another configuration, from its building to its end."""
+        async with self._connected(process) as cluster:
+            daemon = await asyncio.to_thread(
+                Daemon, process, cluster, self._metrics, self._claim, predecessor=former, turn=turn
+            )
+            task = asyncio.current_task()
+            assert task
+            self._next = _Heir(daemon=daemon, task=task)
+            return await daemon.run(self._stop)
+
+    def shown(self) -> Iterable[Metric]:
+        """The present state as metrics, read at each scrape."""
+        for collector in self._daemon.shown() if self._daemon else ():
+            yield from collector.collect()
 
     def ready(self) -> dict[str, str]:
         """The problems of the daemon. A process that has handed the node over has none."""
         if self._handed_over:
             return {self._claim.waiting: ""}
+        if self._frozen is not None:
+            return dict(self._frozen)
         return self._daemon.readiness() if self._daemon else {"daemon": "starting"}
 
     def stalled(self) -> list[str]:
         """The daemon's loops that have stopped turning."""
         return self._daemon.stalled() if self._daemon else []
+
+    def effective(self) -> Mapping[str, object]:
+        """The configuration in force, every key."""
+        return self._process.configuration.effective()
 
     def usage(self) -> Mapping[str, object]:
         """The devices with their containers, for ``hami-plugin top``; none while another process has the node."""
@@ -498,7 +734,7 @@ class Life:
 
 
 async def serve(process: Process) -> None:
-    """Run the daemon until SIGTERM or SIGINT."""
+    """Run the daemon until SIGTERM or SIGINT. SIGHUP has the configuration judged anew."""
     _spare_the_collector()
     raise_descriptor_limit()
     stop = asyncio.Event()
@@ -508,14 +744,19 @@ async def serve(process: Process) -> None:
     registry = CollectorRegistry()
     metrics = Metrics(registry, version=process.version, log_lines_dropped=process.log_lines_dropped)
     settings = process.configuration.settings
-    life = Life(process, metrics, registry)
+    life = Life(process, metrics)
+    if life.reloader:
+        loop.add_signal_handler(signal.SIGHUP, life.reloader.again)
+    registry.register(Shown(life.shown))
+    registry.register(Changes(lambda: life.reloads))
     http = TelemetryServer(
         host=settings.http_host,
         port=settings.http_port,
         registry=registry,
         alive=life.stalled,
         ready=life.ready,
-        configuration=process.configuration.effective,
+        details=lambda: {"configuration": life.reloads.shown()},
+        configuration=life.effective,
         usage=life.usage,
         partitions=life.partitions,
         refresh=life.refresh,

@@ -352,6 +352,20 @@ class Serving:
         for driver in self.drivers:
             driver.endpoint.leave()
 
+    def hold(self) -> None:
+        """Keep the kubelet's calls waiting from now on, for those who take the sockets over."""
+        for resource in self.resources:
+            resource.endpoint.hold()
+
+    @property
+    def claimed(self) -> list[str]:
+        """The vendors whose devices are offered or held by ResourceClaims."""
+        return [
+            vendor.discovery.vendor
+            for vendor in self.vendors
+            if vendor.dra and (vendor.dra.offering or not vendor.dra.idle.is_set())
+        ]
+
     def stay(self) -> None:
         """Answer the kubelet again."""
         for resource in self.resources:

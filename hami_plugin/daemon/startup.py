@@ -86,6 +86,13 @@ class Plan:
 def plan(options: Options, environment: Mapping[str, str]) -> Plan:
     """Read the configuration. Simulated machines enable their own vendors."""
     simulated = simulate_all(options["simulate"] or "", options["simulation_dir"])
+    return Plan(configuration=configured(options, environment, simulated), simulated=simulated)
+
+
+def configured(
+    options: Options, environment: Mapping[str, str], simulated: Sequence[SimulatedHardware]
+) -> Configuration:
+    """The configuration as the files are now."""
     names = vendor_names()
     vendors: dict[str, dict[str, Any]] = {name: {} for name in names}
     for machine in simulated:
@@ -97,10 +104,11 @@ def plan(options: Options, environment: Mapping[str, str]) -> Plan:
             raise HamiError("--nvml-library: none of the vendors in use takes one", hint="leave it out")
         for name in takers:
             vendors[name]["nvmlLibrary"] = str(options["nvml_library"])
-    configuration = load(
-        config=options["config"],
-        device_config=options["device_config"] or _if_there(HAMI_DEVICE_CONFIG),
-        node_config=options["node_config"] or _if_there(HAMI_NODE_CONFIG),
+    config, device_config, node_config = files(options)
+    return load(
+        config=config,
+        device_config=device_config if options["device_config"] else _if_there(device_config),
+        node_config=node_config if options["node_config"] else _if_there(node_config),
         overrides={
             **{key: options.get(option) for option, key in OWN_OPTIONS.items()},
             **_listening(options.get("http")),
@@ -110,7 +118,15 @@ def plan(options: Options, environment: Mapping[str, str]) -> Plan:
         vendor_settings=lambda name: load_vendor(name).settings,
         vendor_names=names,
     )
-    return Plan(configuration=configuration, simulated=simulated)
+
+
+def files(options: Options) -> tuple[Path | None, Path, Path]:
+    """Our own file, if one is named, and HAMi's two, which may not be there."""
+    return (
+        options["config"],
+        options["device_config"] or HAMI_DEVICE_CONFIG,
+        options["node_config"] or HAMI_NODE_CONFIG,
+    )
 
 
 def opened(ready: Plan, host: HostPaths) -> tuple[Served, ...]:

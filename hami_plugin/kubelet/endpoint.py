@@ -10,7 +10,7 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 
 import grpc
 
-from hami_plugin.aio import Backoff, Watched, cancelled
+from hami_plugin.aio import Backoff, Watched, cancelled, holds
 from hami_plugin.errors import HamiError
 from hami_plugin.kubelet.api import deviceplugin_pb2 as pb
 from hami_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
@@ -29,6 +29,8 @@ from hami_plugin.log import logger
 from hami_plugin.model.ports import DevicePlugin, EndpointState, Observer
 
 KUBELET_SOCKET = "kubelet.sock"
+KNOWN_S = 10.0
+"""How long calls wait for the list of pods, while the configuration changes."""
 _RESOURCE = re.compile(r"([a-z0-9][a-z0-9-]*)(?:\.[a-z0-9.-]+)?/([A-Za-z0-9][A-Za-z0-9._-]*)")
 
 
@@ -141,6 +143,9 @@ class PluginDirectory:
     def __init__(self, started: Callable[[], None] = lambda: None) -> None:
         self.generation = 0
         self.succeeding_until = -math.inf
+        self.known: Callable[[], bool] = lambda: True
+        self.inherited: dict[str, Endpoint] = {}
+        """Endpoints of a former configuration, by resource: their sockets and streams go to whoever serves next."""
         self._started = started
         self._resources: set[str] = set()
         self._kubelet: FileIdentity | None = None
@@ -148,6 +153,15 @@ class PluginDirectory:
     def join(self, resource: str) -> None:
         """A socket for this resource is one of ours, or of another life of this daemon."""
         self._resources.add(resource)
+
+    def inherit(self, former: PluginDirectory, endpoints: Iterable[Endpoint], known: Callable[[], bool]) -> None:
+        """Go on where another one in this process has stopped, with what its endpoints hold open.
+
+        ``known``: whether the node's pods are, so that calls can be answered.
+        """
+        self.known = known
+        self.generation, self._kubelet = former.generation, former._kubelet
+        self.inherited = {endpoint.state.value.resource: endpoint for endpoint in endpoints}
 
     def meet(self, kubelet: FileIdentity) -> None:
         """An endpoint is about to register. A kubelet is new once: for one that comes later it has been there."""
@@ -217,6 +231,33 @@ class SiblingRelay:
         return None
 
 
+class HeldCalls:
+    """Keeps the kubelet's calls waiting while this process changes its configuration.
+
+    Once ``ended``, whoever serves the resource by then answers them. ``refused`` says that nobody will.
+    """
+
+    LOOK_S = 0.01
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.refused = ""
+
+    async def answer(self, call: str, _request: Any, within: float) -> Any:
+        """None once ``ended``; ``RelayedError`` once ``refused``, or after ``within``."""
+        until = asyncio.get_running_loop().time() + within
+        while not self.ended:
+            if self.refused:
+                raise RelayedError(grpc.StatusCode.UNAVAILABLE, f"{call}: {self.refused}")
+            if asyncio.get_running_loop().time() > until:
+                raise RelayedError(
+                    grpc.StatusCode.DEADLINE_EXCEEDED,
+                    f"{call}: the configuration is changing, and that took over {within:g} s; try again",
+                )
+            await asyncio.sleep(self.LOOK_S)
+        return None
+
+
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 """How a call ends whose process is killed."""
 
@@ -253,13 +294,12 @@ class Endpoint:
         self._clock = clock
         self._plugins.join(plugin.resource)
         self._kubelet = directory / KUBELET_SOCKET
-        self._log = log.bind(resource=plugin.resource)
         self._wake = asyncio.Event()
         self._servicer = self._new_servicer()
         self._main: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
         self._left: Listener | None = None
-        self._leaving = self._dropped = False
+        self._leaving = self._dropped = self._silent = False
         self._complaint = ""
         self.state = Watched(EndpointState(resource=plugin.resource, since=clock()))
 
@@ -289,11 +329,24 @@ class Endpoint:
         self._servicer.relay = SiblingRelay(self.socket, self._plugin.resource)
         self._leaving = True
 
+    def hold(self) -> None:
+        """Keep what the kubelet asks waiting from now on, for an endpoint that takes the socket and its streams over.
+
+        What this one says of itself after that counts no more.
+        """
+        self._servicer.relay = HeldCalls()
+        self._leaving = self._silent = True
+
+    def bequeath(self) -> Listener | None:
+        """The socket with its streams, once; None where none is open."""
+        left, self._left = self._left, None
+        return left
+
     def stay(self) -> None:
-        """Answer the kubelet again, and what has waited since ``leave``."""
-        if isinstance(self._servicer.relay, SiblingRelay):
+        """Answer the kubelet again, and what has waited since ``leave`` or ``hold``."""
+        if isinstance(self._servicer.relay, SiblingRelay | HeldCalls):
             self._servicer.relay.ended = True
-        self._servicer.relay, self._leaving = None, False
+        self._servicer.relay, self._leaving, self._silent = None, False, False
 
     async def close(self) -> None:
         """End the streams, stop serving, and remove our socket if it is still ours."""
@@ -301,6 +354,8 @@ class Endpoint:
         if self._main:
             await cancelled(self._main)
         if self._left:
+            if isinstance(relay := self._left.servicer.relay, HeldCalls):
+                relay.refused = f"{self._plugin.resource} has left this node with the last change of the configuration"
             await self._left.close(grace=self._timing.relayed)
 
     async def _serve_on(self) -> None:
@@ -321,20 +376,46 @@ class Endpoint:
                 f"{self._directory} is not a directory",
                 hint="mount the kubelet's device-plugins directory there, or set kubeletDir to where it is",
             )
-        await self._clear()
-        self._servicer = self._new_servicer()
-        listener = await Listener.open(self.socket, self._servicer, timeout=self._timing.self_check)
+        former = self._plugins.inherited.pop(self._plugin.resource, None)
+        listener = await self._taken(former) if former else None
+        inherited = listener is not None
+        if listener is None:
+            await self._clear()
+            self._servicer = self._new_servicer()
+            listener = await Listener.open(self.socket, self._servicer, timeout=self._timing.self_check)
         try:
             self._report(serving=True, problem="not registered yet")
-            await self._hold(listener)
-            self._log.info("own socket lost, serving again", socket=str(self.socket))
+            await self._hold(listener, inherited=inherited)
+            log.info("own socket lost, serving again", resource=self._plugin.resource, socket=str(self.socket))
         finally:
-            self._report(serving=False, registered=False, problem="own socket not served")
+            if not self._silent:
+                self._report(serving=False, registered=False, problem="own socket not served")
             if self._leaving:
                 self._left = listener
             else:
                 await listener.close(grace=self._timing.close if self._closing.is_set() else 0.0)
-            self._report()
+            if not self._silent:
+                self._report()
+
+    async def _taken(self, former: Endpoint) -> Listener | None:
+        """The socket that another endpoint of this process holds open, with the kubelet's streams and what it asks.
+
+        None where there is none, or the kubelet was promised other calls than this plugin's.
+        """
+        await holds(self._plugins.known, within=KNOWN_S)
+        left = former.bequeath()
+        if left is None:
+            return None
+        if former._plugin.pre_start_required != self._plugin.pre_start_required:
+            await left.close(grace=self._timing.close)
+            return None
+        self._servicer = left.servicer
+        relay, self._servicer.relay = self._servicer.relay, None
+        self._servicer.become(self._plugin, self._observer, self._stream_changed)
+        if isinstance(relay, HeldCalls):
+            relay.ended = True
+        self.state.set(replace(former.state.value, problem=""))
+        return left
 
     async def _clear(self) -> None:
         """Remove the sockets of lives that were killed. A predecessor that still streams removes its own."""
@@ -346,8 +427,11 @@ class Endpoint:
                     f"another process serves {sibling}", hint="stop it; a second hami-plugin on one node cannot work"
                 )
 
-    async def _hold(self, listener: Listener) -> None:
-        """Be registered with whichever kubelet is there, until ``listener`` has lost its place."""
+    async def _hold(self, listener: Listener, *, inherited: bool) -> None:
+        """Be registered with whichever kubelet is there, until ``listener`` has lost its place.
+
+        ``inherited``: the kubelet may be listening to it already.
+        """
         kubelet: FileIdentity | None = None
         backoffs = Backoffs(self._timing)
 
@@ -365,7 +449,9 @@ class Endpoint:
             self._plugins.meet(kubelet)
             others = self._plugins.others(self._directory)
             try:
-                await self._join(lost)
+                if not (inherited and self._servicer.list_sent):
+                    await self._join(lost)
+                inherited = False
             except RegistrationError as error:
                 self._complain(error)
                 await self._until(lost, within=next(backoffs.refused if error.refused else backoffs.again))
@@ -392,7 +478,12 @@ class Endpoint:
             )
         if not lost():
             self._complaint = ""
-            self._log.info("registered", socket=str(self.socket), seconds=round(self._clock() - started, 3))
+            log.info(
+                "registered",
+                resource=self._plugin.resource,
+                socket=str(self.socket),
+                seconds=round(self._clock() - started, 3),
+            )
 
     async def _streaming(self, lost: Callable[[], bool]) -> bool:
         """Wait until the last stream ends. True: the kubelet opened another one soon."""
@@ -415,7 +506,7 @@ class Endpoint:
         """
         dropped, self._dropped = self._succeeding, self._dropped or self._succeeding
         if dropped:
-            self._log.info("dropped with the predecessor, registering again")
+            log.info("dropped with the predecessor, registering again", resource=self._plugin.resource)
         return dropped
 
     async def _step_back(
@@ -435,7 +526,7 @@ class Endpoint:
             f"probably on {' or '.join(rivals)}; remove one of the two plugins from this node"
         )
         self._report(problem=why)
-        self._log.error("displaced", rivals=rivals, why=why)
+        log.error("displaced", resource=self._plugin.resource, rivals=rivals, why=why)
         if self._displaced:
             self._displaced(why)
         await self._until(lost, within=next(backoffs.pause))
@@ -471,7 +562,7 @@ class Endpoint:
     def _complain(self, error: HamiError) -> None:
         """Report a problem, and log it once for as long as it stays the same."""
         if str(error) != self._complaint:
-            self._log.warning("not registered", why=str(error))
+            log.warning("not registered", resource=self._plugin.resource, why=str(error))
         self._complaint = str(error)
         self._report(registered=False, problem=str(error))
 
@@ -493,7 +584,7 @@ class Endpoint:
             new = replace(new, problem=self._servicer.oversized)
         if (new.ready, new.problem) != (old.ready, old.problem):
             new = replace(new, since=self._clock())
-        if self.state.set(new):
+        if self.state.set(new) and not self._silent:
             self._observer.endpoint(new)
 
 

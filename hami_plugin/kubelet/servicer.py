@@ -218,6 +218,14 @@ class DevicePluginServicer(rpc.DevicePluginServicer):
         """Why the newest list is not sent, or nothing."""
         return self._oversized
 
+    def become(self, plugin: DevicePlugin, observer: Observer, changed: Callable[[], None]) -> None:
+        """Serve another plugin of the same resource. Streams stay open and go on with its offers, and calls that wait
+        are its.
+        """
+        former, self._plugin = self._plugin, plugin
+        self._observer, self._changed = observer, changed
+        former.offers.close()
+
     def end_streams(self) -> None:
         """End every stream, as a closed plugin would. Calls in progress go on."""
         self._ended = True
@@ -240,11 +248,14 @@ class DevicePluginServicer(rpc.DevicePluginServicer):
         self._streams[stream] = False
         self._changed()
         try:
-            async with aclosing(self._plugin.offers.follow(every=self._pace)) as states:
-                async for offers in states:
-                    if self._fits(offers):
-                        yield list_response(offers)
-                        self._sent(stream)
+            plugin: DevicePlugin | None = None
+            while plugin is not self._plugin:  # another one has taken its place, and its offers are closed
+                plugin = self._plugin
+                async with aclosing(plugin.offers.follow(every=self._pace)) as states:
+                    async for offers in states:
+                        if self._fits(offers):
+                            yield list_response(offers)
+                            self._sent(stream)
         except asyncio.CancelledError:
             if not self._ended:
                 raise

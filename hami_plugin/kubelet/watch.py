@@ -12,7 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from watchdog.events import (
+    DirCreatedEvent,
     DirDeletedEvent,
+    DirMovedEvent,
+    FileClosedEvent,
     FileCreatedEvent,
     FileDeletedEvent,
     FileMovedEvent,
@@ -34,6 +37,8 @@ CHECKPOINT = "kubelet_internal_checkpoint"
 """The kubelet replaces it, by way of a file whose name contains this one, after each Allocate. No socket's way."""
 
 _EVENTS: list[type[FileSystemEvent]] = [FileCreatedEvent, FileDeletedEvent, FileMovedEvent, DirDeletedEvent]
+_CONTENTS: list[type[FileSystemEvent]] = [*_EVENTS, FileClosedEvent, DirCreatedEvent, DirMovedEvent]
+"""With what is written into files, and with links to directories, by which a ConfigMap is swapped."""
 
 
 class DirectoryWatch:
@@ -41,10 +46,14 @@ class DirectoryWatch:
 
     It is armed while it has subscribers. ``look`` arms it again after the directory was replaced, so call it from the
     same tick that looks at files. The cost is three threads, hence one watch for all endpoints of a directory.
+    ``contents``: also when a file has been written.
     """
 
-    def __init__(self, directory: Path, *, observer: Callable[[], BaseObserver] = Observer) -> None:
+    def __init__(
+        self, directory: Path, *, observer: Callable[[], BaseObserver] = Observer, contents: bool = False
+    ) -> None:
         self._directory = directory
+        self._events = _CONTENTS if contents else _EVENTS
         self._new_observer = observer
         self._subscribers: list[Callable[[], None]] = []
         self._armed: tuple[BaseObserver, FileIdentity, _Waker] | None = None
@@ -79,7 +88,7 @@ class DirectoryWatch:
             waker = _Waker(asyncio.get_running_loop(), self._wake, str(self._directory))
             observer = self._new_observer()
             try:
-                observer.schedule(waker, str(self._directory), event_filter=_EVENTS)
+                observer.schedule(waker, str(self._directory), event_filter=self._events)
                 observer.start()
             except OSError:
                 _end(observer)

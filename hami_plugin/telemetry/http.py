@@ -44,7 +44,7 @@ class Probes:
 
     ``alive`` lists problems that only a restart solves; a broken device or an absent kubelet is none of them.
     ``ready`` maps each component to its problem, empty if there is none; ``purpose`` says what readiness means.
-    ``refresh`` is awaited before each scrape.
+    ``refresh`` is awaited before each scrape. ``details`` are shown beside readiness, and do not decide it.
     """
 
     registry: CollectorRegistry
@@ -55,6 +55,7 @@ class Probes:
     purpose: str = NODE_PURPOSE
     usage: Callable[[], Mapping[str, object]] | None = None
     partitions: Callable[[], Mapping[str, object]] | None = None
+    details: Callable[[], Mapping[str, object]] = dict
 
     def add_to(self, app: web.Application) -> None:
         """Serve the pages in ``app``."""
@@ -79,7 +80,7 @@ class Probes:
     async def _readyz(self, _request: web.Request) -> web.Response:
         components = dict(self.ready())
         reasons = [f"{component}: {problem}" for component, problem in components.items() if problem]
-        answer = {"ready": not reasons, "reasons": reasons, "components": components}
+        answer = {"ready": not reasons, "reasons": reasons, "components": components, **self.details()}
         return _json(answer, status=503 if reasons else 200)
 
     async def _metrics(self, request: web.Request) -> web.Response:
@@ -120,6 +121,7 @@ class TelemetryServer:
         purpose: str = NODE_PURPOSE,
         usage: Callable[[], Mapping[str, object]] | None = None,
         partitions: Callable[[], Mapping[str, object]] | None = None,
+        details: Callable[[], Mapping[str, object]] = dict,
         dropped: Callable[[str], None] = lambda _why: None,
     ) -> None:
         self._host = host
@@ -133,6 +135,7 @@ class TelemetryServer:
             purpose=purpose,
             usage=usage,
             partitions=partitions,
+            details=details,
         )
         self._connections = Connections(dropped=dropped)
         self._runner: web.AppRunner | None = None

@@ -238,6 +238,12 @@ class Logs:
         """Lines lost because nothing read the stream."""
         return self._writer.dropped
 
+    def set_level(self, level: str) -> None:
+        """Log from this level on, also by loggers that exist."""
+        threshold = logging.getLevelNamesMapping()[level.upper()]
+        logging.getLogger().setLevel(max(threshold, logging.INFO))
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(threshold))
+
     def close(self, timeout: float = 1.0) -> bool:
         """Write the rest, and restore the previous logging. False: the stream is stuck, and lines are lost."""
         atexit.unregister(self.close)

@@ -9,6 +9,7 @@ import time
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -157,6 +158,13 @@ class Metrics(ApiCalls):
         since = self._clock() if before is None or state.registrations > before.state.registrations else before.since
         self._endpoints[state.resource] = _Endpoint(state=state, since=since)
 
+    def forget(self, vendors: Iterable[str], resources: Iterable[str]) -> None:
+        """What a changed configuration serves no more."""
+        for vendor in vendors:
+            self._snapshots.pop(vendor, None)
+        for resource in resources:
+            self.withdrawn(resource)
+
     def withdrawn(self, resource: str) -> None:
         """The resource has no endpoint any more, as it should."""
         self._endpoints.pop(resource, None)
@@ -238,6 +246,55 @@ class _State(Collector):
         for state in states:
             registrations.add_metric((state.resource,), state.registrations)
         yield registrations
+
+
+class Shown(Collector):
+    """What another object shows at the moment of a scrape."""
+
+    def __init__(self, shown: Callable[[], Iterable[Metric]]) -> None:
+        self._shown = shown
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._shown()
+
+
+class Reloaded(Protocol):
+    """What became of the changes of the configuration."""
+
+    @property
+    def generation(self) -> int: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def refusals(self) -> Mapping[str, int]: ...
+
+
+class Changes(Collector):
+    """Which configuration is in force, and what was refused."""
+
+    def __init__(self, reloads: Callable[[], Reloaded]) -> None:
+        self._reloads = reloads
+
+    def collect(self) -> Iterator[Metric]:
+        now = self._reloads()
+        yield gauge(
+            "config_generation",
+            "Counts the configurations that have been in force since the start, the first included.",
+            (),
+            [((), now.generation)],
+        )
+        yield gauge(
+            "config_refused",
+            "1 with the reason while the last change of the configuration files is refused, else 0.",
+            ("reason",),
+            [((now.reason,), 1)] if now.reason else [(("",), 0)],
+        )
+        refusals = CounterMetricFamily(
+            "hami_plugin_config_refusals", "Changes of the configuration that were refused.", labels=("reason",)
+        )
+        for reason, count in now.refusals.items():
+            refusals.add_metric((reason,), count)
+        yield refusals
 
 
 class Condition(Collector):

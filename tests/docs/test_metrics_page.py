@@ -8,10 +8,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
+from hami_plugin.daemon.reload import Reloads
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.node_status.usage import Pods, UsageReader
 from hami_plugin.scheduler.extender.metrics import Metrics as SchedulerMetrics
-from hami_plugin.telemetry.metrics import Condition, Cut, Devices, HamiUsage, Metrics, Usage
+from hami_plugin.telemetry.metrics import Changes, Condition, Cut, Devices, HamiUsage, Metrics, Usage
 from tests.support.pages import generated
 
 PAGE = "docs/reference/metrics.md"
@@ -27,6 +28,7 @@ def daemon() -> CollectorRegistry:
     reader = UsageReader([], none, host=HostFiles(paths=HostPaths()), interval=1.0)
     registry.register(Usage(reader))
     registry.register(Cut(()))
+    registry.register(Changes(Reloads))
     registry.register(HamiUsage(reader))
     return registry
 

@@ -58,6 +58,10 @@ ALERTS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {**UP, f'hami_plugin_component_ready{{{N},component="api server"}}': "0x60"},
         {**UP, f'hami_plugin_component_ready{{{N},component="driver x"}}': "0x60"},
     ),
+    "HamiConfigurationRefused": (
+        {f'hami_plugin_config_refused{{{N},reason="invalid"}}': "1x60"},
+        {f'hami_plugin_config_refused{{{N},reason=""}}': "0x60"},
+    ),
     "HamiDriverDown": (
         {f'hami_plugin_driver_ready{{{N},vendor="x",reason="NoDriver"}}': "0x60"},
         {f'hami_plugin_driver_ready{{{N},vendor="x",reason=""}}': "1x60"},

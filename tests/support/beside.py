@@ -157,7 +157,7 @@ async def beside(family=ODD_FAMILY, driver=None, *, families=None, opening=None,
         configuration = Configuration(settings=own, sections={})
         host = HostPaths(hook=root / "hook", hook_view=root / "hook", proc=root)
         metrics = Metrics(registry, version="")
-        process = Process(configuration=configuration, vendors=lambda: vendors, host=host)
+        process = Process(configuration=configuration, vendors=lambda _now: vendors, host=host)
         daemon = Daemon(process, api, metrics, Claim(own.state_dir), predecessor=predecessor)
         for collector in daemon.shown():
             registry.register(collector)

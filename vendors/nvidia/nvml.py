@@ -125,10 +125,11 @@ class NvmlLibrary:
             self._initialised = False
             with suppress(NvmlError):
                 self.ask("nvmlShutdown")
-        pynvml.nvmlLib = None
-        pynvml._nvmlLib_refcount = 0  # noqa: SLF001  # the binding offers no other way to change libraries
-        pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001  # as above
         library, self._library = self._library, None
+        if pynvml.nvmlLib is library:  # else another one is open, as while the configuration changes
+            pynvml.nvmlLib = None
+            pynvml._nvmlLib_refcount = 0  # noqa: SLF001  # the binding offers no other way to change libraries
+            pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001  # as above
         if library is not None:
             _ctypes.dlclose(library._handle)  # noqa: SLF001  # the standard library has no public name for it
 

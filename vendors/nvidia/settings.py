@@ -77,6 +77,7 @@ class NvidiaSettings(ServedSettings):
 
     plain: ClassVar[Way] = Way.ENVVAR
     served_ways: ClassVar[frozenset[Way]] = frozenset(Way) - {Way.DEVICE_SPECS}
+    restart: ClassVar[frozenset[str]] = frozenset({"nvmlLibrary", "containerDriverRoot"})
 
     environment: ClassVar[Mapping[str, str]] = {
         "DEVICE_LIST_STRATEGY": "deviceListStrategy",
