@@ -294,6 +294,12 @@ class Settings(Section):
     http_port: int = Field(
         9394, ge=0, le=65535, alias="httpPort", description="Port of probes and metrics. 0: any free port."
     )
+    status_page: Literal["off", "loopback", "any"] = Field(
+        "loopback",
+        alias="statusPage",
+        description="Who may see the status page at `/`: nobody, the pod itself and the host's users (`kubectl "
+        "port-forward`), or whoever reaches the port. It names pods, and has no secrets.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", alias="logLevel", description="Minimum level of logged events."
     )

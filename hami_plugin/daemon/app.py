@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum, auto
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
@@ -51,6 +52,7 @@ from hami_plugin.node_status.annotations import Style
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.occupancy import Occupied, occupied
 from hami_plugin.node_status.registration import LiveNode, Registration
+from hami_plugin.node_status.status import empty_status, events_of, links_of, status_document
 from hami_plugin.node_status.usage import Pods, UsageReader, usage_document
 from hami_plugin.partitions.manager import partitions_document
 from hami_plugin.telemetry.connections import raise_descriptor_limit
@@ -288,6 +290,7 @@ class Daemon:
         """The node is this process's: read what its former lives have left."""
         self._directory.generation = self._claim.lock.generation
         if isinstance(self._turn, Succession) and self._predecessor:
+            self._events.recent.extendleft(reversed(self._predecessor.events.recent))
             self._directory.inherit(*self._predecessor.bequest(), known=lambda: self._pods.changes.value)
             self._awaited = self._predecessor.working
         elif self._predecessor or self._claim.predecessor:
@@ -444,6 +447,18 @@ class Daemon:
     def usage(self) -> Mapping[str, object]:
         """Every device with its containers and what they use, for ``hami-plugin top``."""
         return usage_document(self._occupied(), self._usage, self._settings.node_name)
+
+    def status(self) -> Mapping[str, Any]:
+        """All that the status page shows."""
+        sources = self._serving.sources
+        return status_document(
+            self.usage(),
+            self.partitions(),
+            links=links_of(sources),
+            events=events_of(self._events.recent),
+            messages={device.uuid: device.message for one in sources for device in one.snapshot.value.devices},
+            nouns={served.vendor.name: served.vendor.noun for served in self._vendors},
+        )
 
     def partitions(self) -> Mapping[str, object]:
         """Every partition with its owner, and what is left of each card, for ``hami-plugin partitions``."""
@@ -727,6 +742,17 @@ class Life:
         settings = self._process.configuration.settings
         return self._daemon.partitions() if self._daemon else partitions_document((), settings.node_name)
 
+    def status(self) -> Mapping[str, Any]:
+        """The node's whole state, made when somebody looks."""
+        shown = self._daemon.status() if self._daemon else empty_status(self.configuration.settings.node_name)
+        return {
+            **shown,
+            "version": self._process.version,
+            "time": time.time(),
+            "components": self.ready(),
+            "configuration": self.reloads.shown(),
+        }
+
     async def refresh(self) -> None:
         """Read what the daemon's metrics show."""
         if self._daemon:
@@ -756,6 +782,8 @@ async def serve(process: Process) -> None:
         alive=life.stalled,
         ready=life.ready,
         details=lambda: {"configuration": life.reloads.shown()},
+        status=life.status,
+        status_readers=lambda: life.configuration.settings.status_page,
         configuration=life.effective,
         usage=life.usage,
         partitions=life.partitions,

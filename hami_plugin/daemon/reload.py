@@ -52,7 +52,7 @@ RESTART = (
     "logFormat",
 )
 """Keys that the process reads once: its files, its sockets and its port."""
-LIVE = ("logLevel",)
+LIVE = ("logLevel", "statusPage")
 """Keys that take effect at once, in the daemon that runs."""
 WITHOUT_EFFECT = ("scheduler",)
 """Keys that daemons ignore."""
@@ -297,7 +297,7 @@ class Reloader:
         if found.restart:
             keys = ", ".join(found.restart)
             return Refused.RESTART, f"needs a restart of the daemon: {keys}; nothing of this change is in force"
-        if found.swapped or (found.live and self._host.isolated()):
+        if found.swapped or ("logLevel" in found.live and self._host.isolated()):
             if by_claims := self._host.claimed():
                 keys = ", ".join((*found.swapped, *found.live))
                 return Refused.RESTART, (
@@ -313,7 +313,7 @@ class Reloader:
         else:
             self._host.adopt(wanted)
             return None, ""
-        if found.live:
+        if "logLevel" in found.live:
             self._source.level(wanted.settings.log_level)
         self._reloads.generation += 1
         keys = ", ".join((*found.live, *found.swapped))

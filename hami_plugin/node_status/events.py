@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -34,6 +35,14 @@ class Event:
     warning: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """An Event, and when it was told, in seconds since 1970."""
+
+    event: Event
+    time: float
+
+
 @dataclass(slots=True, kw_only=True, order=True)
 class _Attempt:
     """An Event that was not taken yet. Times of the event loop, in seconds."""
@@ -57,6 +66,7 @@ class EventRecorder:
     Each is tried again by itself: one that the API server does not take holds up no other.
     """
 
+    MAX_RECENT = 50
     MAX_WAITING = 256
     MAX_REPORTED = 1024
     REPEAT_AFTER_S = 600.0
@@ -73,6 +83,8 @@ class EventRecorder:
         clock: Callable[[], float] = time.monotonic,
         backoff: Backoff | None = None,
     ) -> None:
+        self.recent: deque[Written] = deque(maxlen=self.MAX_RECENT)
+        """The last Events, whether or not the API server has them."""
         self._cluster = cluster
         self._backoff = backoff or Backoff(first=1.0, cap=30.0)
         self._node = Subject(kind="Node", name=node_name, uid=node_name)
@@ -156,6 +168,7 @@ class EventRecorder:
         key = (event.subject, event.reason, event.message)
         if now - self._reported.get(key, float("-inf")) < self.REPEAT_AFTER_S:
             return
+        self.recent.append(Written(event=event, time=time.time()))
         if not event.warning and not self._take_success(now):
             return
         if len(self._reported) >= self.MAX_REPORTED:  # the older half goes; at worst an Event is repeated too early

@@ -9,6 +9,7 @@ import json
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -16,6 +17,7 @@ from prometheus_client.exposition import choose_encoder
 
 from hami_plugin.errors import HamiError
 from hami_plugin.telemetry.connections import Connections
+from hami_plugin.telemetry.status_page import news, page, policy
 
 _INDEX = """hami-plugin
 
@@ -28,6 +30,8 @@ _USAGE_LINE = """
 /debug/usage   devices, their containers and what they use, from this host or pod only"""
 _PARTITIONS_LINE = """
 /debug/partitions  what cards are cut into, from this host or pod only"""
+_STATUS_LINE = """
+/status.json   all of the node's state; a browser gets it here as a page, unless statusPage says otherwise"""
 NODE_PURPOSE = "whether the devices are offered to the kubelet"
 _STOP_S = 2.0
 _SHUTDOWN_TIMEOUT_S = _STOP_S / 4
@@ -56,6 +60,8 @@ class Probes:
     usage: Callable[[], Mapping[str, object]] | None = None
     partitions: Callable[[], Mapping[str, object]] | None = None
     details: Callable[[], Mapping[str, object]] = dict
+    status: Callable[[], Mapping[str, Any]] | None = None
+    status_readers: Callable[[], str] = lambda: "loopback"
 
     def add_to(self, app: web.Application) -> None:
         """Serve the pages in ``app``."""
@@ -68,9 +74,15 @@ class Probes:
             app.router.add_get("/debug/usage", self._usage)
         if self.partitions:
             app.router.add_get("/debug/partitions", self._partitions)
+        if self.status:
+            app.router.add_get("/status.json", self._status)
 
-    async def _index(self, _request: web.Request) -> web.Response:
+    async def _index(self, request: web.Request) -> web.Response:
+        """The status page for a browser that may see it, else what there is, as text."""
+        if self.status and "text/html" in request.headers.get("Accept", "") and self._may_look(request):
+            return web.Response(text=page(self.status()), content_type="text/html", headers=_page_headers())
         more = (_USAGE_LINE if self.usage else "") + (_PARTITIONS_LINE if self.partitions else "")
+        more += _STATUS_LINE if self.status else ""
         return web.Response(text=_INDEX.format(purpose=self.purpose, more=more))
 
     async def _healthz(self, _request: web.Request) -> web.Response:
@@ -95,6 +107,16 @@ class Probes:
         if not _from_loopback(request):
             return _forbidden("the configuration")
         return _json(self.configuration())
+
+    async def _status(self, request: web.Request) -> web.Response:
+        assert self.status
+        if not self._may_look(request):
+            return _forbidden("the status page", "; statusPage: any opens it to others")
+        return _json(news(self.status()))
+
+    def _may_look(self, request: web.Request) -> bool:
+        readers = self.status_readers()
+        return readers == "any" or (readers == "loopback" and _from_loopback(request) and _by_address(request))
 
     async def _usage(self, request: web.Request) -> web.Response:
         assert self.usage
@@ -122,6 +144,8 @@ class TelemetryServer:
         usage: Callable[[], Mapping[str, object]] | None = None,
         partitions: Callable[[], Mapping[str, object]] | None = None,
         details: Callable[[], Mapping[str, object]] = dict,
+        status: Callable[[], Mapping[str, Any]] | None = None,
+        status_readers: Callable[[], str] = lambda: "loopback",
         dropped: Callable[[str], None] = lambda _why: None,
     ) -> None:
         self._host = host
@@ -136,6 +160,8 @@ class TelemetryServer:
             usage=usage,
             partitions=partitions,
             details=details,
+            status=status,
+            status_readers=status_readers,
         )
         self._connections = Connections(dropped=dropped)
         self._runner: web.AppRunner | None = None
@@ -193,8 +219,26 @@ def _from_loopback(request: web.Request) -> bool:
     return address is not None and (mapped or address).is_loopback
 
 
-def _forbidden(what: str) -> web.Response:
-    why = f"{what} is served on the loopback address only; use kubectl port-forward or kubectl exec"
+def _by_address(request: web.Request) -> bool:
+    """Whether the server was named by an address: a name could be a website's that leads a browser here."""
+    name = request.url.host or ""
+    try:
+        return name == "localhost" or bool(ipaddress.ip_address(name))
+    except ValueError:
+        return False
+
+
+def _page_headers() -> dict[str, str]:
+    return {
+        "Cache-Control": "no-store",
+        "Content-Security-Policy": policy(),
+        "Referrer-Policy": "no-referrer",
+        "X-Content-Type-Options": "nosniff",
+    }
+
+
+def _forbidden(what: str, more: str = "") -> web.Response:
+    why = f"{what} is served on the loopback address only; use kubectl port-forward or kubectl exec{more}"
     return _json({"error": why}, status=403)
 
 

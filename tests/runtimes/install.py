@@ -52,8 +52,10 @@ def versions(root: Path) -> Mapping[str, str]:
 
 
 def main() -> int:
+    from tests.runtimes import browser  # noqa: PLC0415  # it uses this module
+
     def made(say: Say) -> str:
-        return f"The runtimes are in {install(say)}"
+        return f"The runtimes are in {install(say)}, and a browser in {browser.install(say)}"
 
     return telling.main(made, absent="No real runtimes here", required=required())
 
