@@ -50,6 +50,7 @@ from hami_plugin.log import logger
 from hami_plugin.model.views import PodView
 from hami_plugin.node_status.annotations import Style
 from hami_plugin.node_status.events import EventRecorder
+from hami_plugin.node_status.faults import FaultLog, faults_document
 from hami_plugin.node_status.occupancy import Occupied, occupied
 from hami_plugin.node_status.registration import LiveNode, Registration
 from hami_plugin.node_status.status import empty_status, events_of, links_of, status_document
@@ -57,7 +58,7 @@ from hami_plugin.node_status.usage import Pods, UsageReader, usage_document
 from hami_plugin.partitions.manager import partitions_document
 from hami_plugin.telemetry.connections import raise_descriptor_limit
 from hami_plugin.telemetry.http import TelemetryServer
-from hami_plugin.telemetry.metrics import Changes, Condition, Cut, Devices, HamiUsage, Metrics, Shown, Usage
+from hami_plugin.telemetry.metrics import Changes, Condition, Cut, Devices, Faults, HamiUsage, Metrics, Shown, Usage
 
 log = logger(__name__)
 
@@ -134,6 +135,7 @@ class Daemon:
         self._memory = HealthMemory(settings.state_dir / "health.json", _boot_id(process.host.proc), reading_only=True)
         self._state_thread, self._unclaimed = WorkThread("state directory"), ""
         self._events = EventRecorder(cluster, settings.node_name)
+        self.fault_log = FaultLog(self._everything_held, self._pods.get, self._events)
         self._settlement = Settlement(cluster, pods=self._pods, ledger=self._ledger, node=self._node)
         self._holdings = PodResourcesClient(settings.pod_resources_socket)
         self.account = KubeletAccount(self._holdings, self._ledger, lending=lambda: self._serving.lending)
@@ -199,6 +201,7 @@ class Daemon:
             watch=DirectoryWatch(settings.kubelet_dir),
             directory=self._directory,
             metrics=metrics,
+            faults=self.fault_log,
             dra=DraNode(
                 claims=self._claims,
                 slices=self._slices,
@@ -290,6 +293,7 @@ class Daemon:
         """The node is this process's: read what its former lives have left."""
         self._directory.generation = self._claim.lock.generation
         if isinstance(self._turn, Succession) and self._predecessor:
+            self.fault_log.inherit(self._predecessor.fault_log)
             self._events.recent.extendleft(reversed(self._predecessor.events.recent))
             self._directory.inherit(*self._predecessor.bequest(), known=lambda: self._pods.changes.value)
             self._awaited = self._predecessor.working
@@ -442,7 +446,14 @@ class Daemon:
         devices = Devices(self._occupied, self._confirmed, lambda: self.account.readable)
         condition = Condition(self.readiness, lambda: lock_age(self._node, datetime.now(tz=UTC)))
         hami = (HamiUsage(self._usage),) if self._settings.hami_metrics else ()
-        return devices, condition, Usage(self._usage), Cut(self._serving.partitions), *hami
+        return (
+            devices,
+            condition,
+            Faults(self.fault_log, self._occupied),
+            Usage(self._usage),
+            Cut(self._serving.partitions),
+            *hami,
+        )
 
     def usage(self) -> Mapping[str, object]:
         """Every device with its containers and what they use, for ``hami-plugin top``."""
@@ -456,7 +467,7 @@ class Daemon:
             self.partitions(),
             links=links_of(sources),
             events=events_of(self._events.recent),
-            messages={device.uuid: device.message for one in sources for device in one.snapshot.value.devices},
+            messages={one["uuid"]: _words(one) for one in self.faults()["devices"]},
             nouns={served.vendor.name: served.vendor.noun for served in self._vendors},
         )
 
@@ -465,8 +476,22 @@ class Daemon:
         return partitions_document(self._serving.partitions, self._settings.node_name)
 
     def _occupied(self) -> Iterable[Occupied]:
-        held = (*self._ledger.held.values(), *self.account.lent, *self._claims.held())
-        return occupied(self._serving.sources, held)
+        return occupied(self._serving.sources, self._everything_held())
+
+    def _everything_held(self) -> tuple[Held, ...]:
+        return (*self._ledger.held.values(), *self.account.lent, *self._claims.held())
+
+    def faults(self) -> Mapping[str, Any]:
+        """Every device with its last fault and when it heals, for ``hami-plugin explain``."""
+        now = time.monotonic()
+        inventories = {one.discovery.vendor: one.inventory for one in self._serving.vendors}
+        return faults_document(
+            self._serving.sources,
+            self._everything_held(),
+            self.fault_log,
+            lambda vendor, uuid: inventories[vendor].outlook(uuid, now),
+            self._settings.node_name,
+        )
 
     def _confirmed(self, held: Held) -> bool | None:
         return None if self._claims.gave(held) else self.account.confirms(held)
@@ -753,6 +778,10 @@ class Life:
             "configuration": self.reloads.shown(),
         }
 
+    def faults(self) -> Mapping[str, Any]:
+        """Every device with its last fault; none while another process has the node."""
+        return self._daemon.faults() if self._daemon else {"node": self.configuration.settings.node_name, "devices": []}
+
     async def refresh(self) -> None:
         """Read what the daemon's metrics show."""
         if self._daemon:
@@ -787,6 +816,7 @@ async def serve(process: Process) -> None:
         configuration=life.effective,
         usage=life.usage,
         partitions=life.partitions,
+        faults=life.faults,
         refresh=life.refresh,
         dropped=metrics.connection_dropped,
     )
@@ -801,6 +831,12 @@ def _spare_the_collector() -> None:
     """What was imported stays for good. A full collection that goes through it all holds up an Allocate by 40 ms."""
     gc.collect()
     gc.freeze()
+
+
+def _words(device: Mapping[str, Any]) -> str:
+    """What is wrong with a device, and when it heals."""
+    outlook = f"heals {device['outlook']}" if device["outlook"] else ""
+    return "; ".join(filter(None, (device["message"], outlook)))
 
 
 def _boot_id(proc: Path) -> str:

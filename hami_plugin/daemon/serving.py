@@ -37,6 +37,7 @@ from hami_plugin.log import logger
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.ports import DevicePlugin
 from hami_plugin.node_status.annotations import Rendered, Source
+from hami_plugin.node_status.faults import FaultLog
 from hami_plugin.partitions.journal import PartitionJournal
 from hami_plugin.partitions.manager import Partitions, Peers
 from hami_plugin.protocol.decisions import Question
@@ -441,6 +442,7 @@ class VendorBuilder:
     directory: PluginDirectory
     metrics: Metrics
     dra: DraNode
+    faults: FaultLog
 
     def vendor(self, served: Served) -> VendorTasks:
         """One vendor's. One whose families cannot be listed is served without any, and reports it."""
@@ -514,6 +516,7 @@ class VendorBuilder:
             timing=DiscoveryTiming(rescan=settings.rescan_seconds, probe=settings.health.probe_seconds),
             observer=self.metrics,
             events=self.node.events,
+            faulty=partial(self.faults.note, name),
             remember=lambda: self.memory.note(name, inventory.conditions),
         )
 

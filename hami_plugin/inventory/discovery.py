@@ -14,7 +14,7 @@ from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.threads import StuckError, WorkThread
 from hami_plugin.inventory.inventory import Change, Inventory
 from hami_plugin.log import logger
-from hami_plugin.model.device import Fault, Health
+from hami_plugin.model.device import Action, Device, Fault, Health
 from hami_plugin.model.ports import Observer
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.sdk import Driver, HealthEvent
@@ -57,6 +57,7 @@ class DiscoveryLoop:
         timing: DiscoveryTiming,
         observer: Observer,
         events: EventRecorder,
+        faulty: Callable[[Device, Fault, str], None] = lambda _device, _fault, _outlook: None,
         remember: Callable[[], None] = lambda: None,
         backoff: Backoff | None = None,
     ) -> None:
@@ -69,6 +70,7 @@ class DiscoveryLoop:
         self._events = events
         self._errors = VendorErrors(vendor, observer)
         self._remember = remember
+        self._faulty = faulty
         self._backoff = backoff or Backoff(first=1.0, cap=30.0)
         self._thread = WorkThread(f"{vendor}-driver")
         self._linked: tuple[frozenset[str], float] = (frozenset(), float("-inf"))
@@ -157,6 +159,8 @@ class DiscoveryLoop:
             write = log.info if news else log.debug
             write("driver event", vendor=self.vendor, device=event.uuid or "all", why=event.fault.message)
             changes += news
+            if event.uuid and event.fault.action is Action.IGNORE:
+                self._note(event.uuid, event.fault)
         if events:
             self._report(changes)
         return bool(changes)
@@ -217,6 +221,13 @@ class DiscoveryLoop:
             log.warning("driver unavailable", vendor=self.vendor, reason=reason, why=message)
             self._events.node(reason, f"{self.vendor}: {message}")
 
+    def _note(self, uuid: str, fault: Fault | None = None) -> None:
+        """A device has failed by what its state says, or an application on it has."""
+        if known := self._inventory.condition(uuid):
+            device, condition = known
+            if wrong := fault or condition.fault:
+                self._faulty(device, wrong, self._inventory.outlook(uuid, time.monotonic()))
+
     def _report(self, changes: list[Change]) -> None:
         """Log what changed, write the node's Events, and note what a restart must remember."""
         for change in changes:
@@ -226,6 +237,8 @@ class DiscoveryLoop:
             subject = f"{device.family} device {device.number} ({device.uuid}) is {device.health}"
             why = f"{device.reason} {device.message}".strip()
             log.info("device health", device=device.uuid, health=device.health.value, why=why)
+            if device.health is Health.UNHEALTHY and change.before in (Health.HEALTHY, Health.SUSPECT):
+                self._note(device.uuid)
             if device.health is not Health.SUSPECT:
                 reason = device.reason or "DeviceHealthy"
                 self._events.node(

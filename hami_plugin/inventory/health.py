@@ -74,6 +74,30 @@ def hold(condition: Condition, limits: HealthLimits) -> float:
     return min(limits.hold_cap, limits.hold * 2.0 ** min(condition.relapses, 16))
 
 
+def outlook(condition: Condition, now: float, limits: HealthLimits) -> str:
+    """When the device is well again, as far as can be said; empty when it is."""
+    match condition.health:
+        case Health.HEALTHY:
+            return ""
+        case Health.SUSPECT:
+            return "one more failed look takes it out of service, a clean one clears it"
+        case _:
+            left = max(0.0, hold(condition, limits) - (now - condition.since))
+            looks = max(1, limits.clean_looks - condition.looks)
+            parts = [_needs(condition, now, limits), f"in {left:.0f} s at the earliest" if left else ""]
+            return ", ".join(part for part in (*parts, f"then after {looks} clean looks in a row") if part)
+
+
+def _needs(condition: Condition, now: float, limits: HealthLimits) -> str:
+    """What must happen before looks count."""
+    if _may_recover(condition, now, limits):
+        return ""
+    if condition.fault and condition.fault.action is Action.REBOOT:
+        return "once it was lost and is back, the driver was reloaded, or the machine rebooted"
+    left = limits.hold_cap - (now - condition.since)
+    return f"once it was reset, or in {left:.0f} s"
+
+
 def _grave(fault: Fault) -> bool:
     return fault.action in (Action.RESET, Action.REBOOT)
 

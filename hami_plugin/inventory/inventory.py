@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from hami_plugin.aio import Watched
-from hami_plugin.inventory.health import WELL, Condition, HealthLimits, after_event, after_look, after_reload
+from hami_plugin.inventory.health import WELL, Condition, HealthLimits, after_event, after_look, after_reload, outlook
 from hami_plugin.model.device import Action, Device, Discovery, Fault, Health, Sighting, Snapshot
 from hami_plugin.model.links import NO_LINKS, Links
 from hami_plugin.sdk import HealthEvent
@@ -112,6 +112,16 @@ class Inventory:
         """Every device that is not healthy, seen or not yet seen again; what a restart must remember."""
         known = {_subject(known.device): known.condition for known in self._known.values()}
         return self._remembered | {u: c for u, c in known.items() if c.health is not Health.HEALTHY}
+
+    def outlook(self, uuid: str, now: float) -> str:
+        """When a device is well again, as far as can be said; empty when it is, or is not known."""
+        known = self._known.get(uuid)
+        return outlook(known.condition, now, self._limits) if known else ""
+
+    def condition(self, uuid: str) -> tuple[Device, Condition] | None:
+        """A device and its state; None for one that was never seen."""
+        known = self._known.get(uuid)
+        return (known.device, known.condition) if known else None
 
     def discovered(self, discovery: Discovery, now: float) -> list[Change]:
         """The driver has listed its devices: they appear, recover, fail, or are missing."""

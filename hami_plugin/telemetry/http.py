@@ -30,6 +30,8 @@ _USAGE_LINE = """
 /debug/usage   devices, their containers and what they use, from this host or pod only"""
 _PARTITIONS_LINE = """
 /debug/partitions  what cards are cut into, from this host or pod only"""
+_FAULTS_LINE = """
+/debug/faults  devices with their last fault and whom it hit, from this host or pod only"""
 _STATUS_LINE = """
 /status.json   all of the node's state; a browser gets it here as a page, unless statusPage says otherwise"""
 NODE_PURPOSE = "whether the devices are offered to the kubelet"
@@ -59,6 +61,7 @@ class Probes:
     purpose: str = NODE_PURPOSE
     usage: Callable[[], Mapping[str, object]] | None = None
     partitions: Callable[[], Mapping[str, object]] | None = None
+    faults: Callable[[], Mapping[str, object]] | None = None
     details: Callable[[], Mapping[str, object]] = dict
     status: Callable[[], Mapping[str, Any]] | None = None
     status_readers: Callable[[], str] = lambda: "loopback"
@@ -74,6 +77,8 @@ class Probes:
             app.router.add_get("/debug/usage", self._usage)
         if self.partitions:
             app.router.add_get("/debug/partitions", self._partitions)
+        if self.faults:
+            app.router.add_get("/debug/faults", self._faults)
         if self.status:
             app.router.add_get("/status.json", self._status)
 
@@ -82,6 +87,7 @@ class Probes:
         if self.status and "text/html" in request.headers.get("Accept", "") and self._may_look(request):
             return web.Response(text=page(self.status()), content_type="text/html", headers=_page_headers())
         more = (_USAGE_LINE if self.usage else "") + (_PARTITIONS_LINE if self.partitions else "")
+        more += _FAULTS_LINE if self.faults else ""
         more += _STATUS_LINE if self.status else ""
         return web.Response(text=_INDEX.format(purpose=self.purpose, more=more))
 
@@ -122,6 +128,10 @@ class Probes:
         assert self.usage
         return _json(self.usage()) if _from_loopback(request) else _forbidden("the usage")
 
+    async def _faults(self, request: web.Request) -> web.Response:
+        assert self.faults
+        return _json(self.faults()) if _from_loopback(request) else _forbidden("the faults")
+
     async def _partitions(self, request: web.Request) -> web.Response:
         assert self.partitions
         return _json(self.partitions()) if _from_loopback(request) else _forbidden("the partitions")
@@ -143,6 +153,7 @@ class TelemetryServer:
         purpose: str = NODE_PURPOSE,
         usage: Callable[[], Mapping[str, object]] | None = None,
         partitions: Callable[[], Mapping[str, object]] | None = None,
+        faults: Callable[[], Mapping[str, object]] | None = None,
         details: Callable[[], Mapping[str, object]] = dict,
         status: Callable[[], Mapping[str, Any]] | None = None,
         status_readers: Callable[[], str] = lambda: "loopback",
@@ -159,6 +170,7 @@ class TelemetryServer:
             purpose=purpose,
             usage=usage,
             partitions=partitions,
+            faults=faults,
             details=details,
             status=status,
             status_readers=status_readers,

@@ -19,6 +19,7 @@ from hami_plugin.allocation.identity import Held
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.ports import EndpointState, NullObserver
 from hami_plugin.model.usage import ContainerUsage, DeviceUsage
+from hami_plugin.node_status.faults import FaultLog
 from hami_plugin.node_status.occupancy import Occupied, Portion
 from hami_plugin.node_status.usage import Reading, UsageReader
 from hami_plugin.partitions.life import ABSENT, State
@@ -360,6 +361,38 @@ class Devices(Collector):
             "0 after PodResources could not be read, else 1.",
             (),
             [((), self._readable())],
+        )
+
+
+class Faults(Collector):
+    """How often each device failed, and who has had those that are not well since they failed."""
+
+    def __init__(self, faults: FaultLog, occupied: Callable[[], Iterable[Occupied]]) -> None:
+        self._faults = faults
+        self._occupied = occupied
+
+    def collect(self) -> Iterator[Metric]:
+        devices = {(one.source.vendor, one.device.uuid): one for one in self._occupied()}
+        counted = CounterMetricFamily(
+            "hami_plugin_device_faults", "Faults of the device, and of applications on it.", labels=(*NAMES, "reason")
+        )
+        for (vendor, uuid, reason), count in self._faults.counts.items():
+            if one := devices.get((vendor, uuid)):
+                counted.add_metric((*_names(one), reason), count)
+        yield counted
+        unwell = [
+            (one, record)
+            for key, one in devices.items()
+            if not one.device.health.offered and (record := self._faults.last.get(key))
+        ]
+        hit = {
+            (*_names(one), record.fault.reason, *_holder(held)): 1 for one, record in unwell for held in record.holders
+        }
+        yield gauge(
+            "device_fault_container",
+            "1 for each container that had the device when it failed, until the device is well again.",
+            (*NAMES, "reason", *HOLDER),
+            hit.items(),
         )
 
 

@@ -10,13 +10,21 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from hami_plugin.daemon.reload import Reloads
 from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.node_status.events import EventRecorder
+from hami_plugin.node_status.faults import FaultLog
 from hami_plugin.node_status.usage import Pods, UsageReader
 from hami_plugin.scheduler.extender.metrics import Metrics as SchedulerMetrics
-from hami_plugin.telemetry.metrics import Changes, Condition, Cut, Devices, HamiUsage, Metrics, Usage
+from hami_plugin.telemetry.metrics import Changes, Condition, Cut, Devices, Faults, HamiUsage, Metrics, Usage
 from tests.support.pages import generated
 
 PAGE = "docs/reference/metrics.md"
 PREFIX = "hami_"
+
+
+class Nobody:
+    """Takes no Events: none are written here."""
+
+    async def create_event(self, *_subject: object, **_event: object) -> None: ...
 
 
 def daemon() -> CollectorRegistry:
@@ -29,6 +37,7 @@ def daemon() -> CollectorRegistry:
     registry.register(Usage(reader))
     registry.register(Cut(()))
     registry.register(Changes(Reloads))
+    registry.register(Faults(FaultLog(tuple, lambda _uid: None, EventRecorder(Nobody())), tuple))
     registry.register(HamiUsage(reader))
     return registry
 

@@ -298,6 +298,8 @@ class EventWatch:
         uuid = next((u for u, h in self._handles.items() if self._nvml.address(h) == event.address), None)
         contained = of_one_instance(event.xid) and (event.gi is not None or event.ci is not None)
         fault = self._policy.fault(event.xid, contained=contained)
+        if fault is None and uuid is not None:
+            fault = self._policy.of_application(event.xid)
         if fault is None:
             log.debug("xid ignored", device=uuid, xid=event.xid)
             return ()

@@ -126,6 +126,15 @@ class XidPolicy:
         name = TABLE[number].name if number in TABLE else "not in the table of known XIDs"
         return Fault(reason=f"Xid{number}", message=f"XID {number}: {name}", action=action)
 
+    def of_application(self, number: int) -> Fault | None:
+        """An application's own fault, which the card survives; None for others, and those that nobody wants to see."""
+        if number not in TABLE or self.action(number) is not Action.IGNORE or _selects(self.disable, number):
+            return None
+        known = TABLE[number]
+        if known.action is not Action.IGNORE:
+            return None
+        return Fault(reason=f"Xid{number}", message=f"XID {number}: {known.name}", action=Action.IGNORE)
+
 
 CONTAINED = 94
 

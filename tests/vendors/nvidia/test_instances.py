@@ -253,6 +253,7 @@ def test_events_reach_the_instances_that_they_name(rig: Callable[..., Any]) -> N
     every = ["0:0", "0:1", "0:2", "0:3"]
     assert told == [
         ("0:2", "Xid94", Action.DRAIN),
+        ("0:2", "Xid13", Action.IGNORE),
         *[(number, "Xid95", Action.RESET) for number in every],
         *[(number, "Xid94", Action.RESET) for number in every],
     ]

@@ -95,3 +95,16 @@ def test_only_disabling_everything_makes_the_policy_silent() -> None:
 def test_a_list_that_cannot_be_read_is_refused_by_its_word(text: str) -> None:
     with pytest.raises(ValueError, match="is not an XID"):
         parse_selection(text)
+
+
+@pytest.mark.parametrize(
+    ("disable", "enable", "told"), [("", "", True), ("31", "", False), ("all", "", False), ("", "31", False)]
+)
+def test_an_applications_fault_is_told_unless_nobody_wants_it_or_it_counts(
+    disable: str, enable: str, told: bool
+) -> None:
+    policy = XidPolicy(disable=parse_selection(disable.split(",")), enable=parse_selection(enable.split(",")))
+
+    assert (policy.of_application(31) is not None) is told
+    assert policy.of_application(79) is None
+    assert policy.of_application(999) is None
