@@ -6,7 +6,7 @@ import asyncio
 import random
 import signal
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -68,6 +68,16 @@ class Watched(Generic[T]):
     def _notify(self) -> None:
         wake, self._wake = self._wake, asyncio.Event()
         wake.set()
+
+
+async def changed(seen: Iterable[tuple[Watched[Any], int]], *, within: float) -> None:
+    """Wait until one of the values is above its version or is closed, at most ``within`` seconds."""
+    tasks = [asyncio.ensure_future(value.changed(version)) for value, version in seen]
+    try:
+        await asyncio.wait(tasks, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

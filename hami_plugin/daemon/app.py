@@ -40,6 +40,7 @@ from hami_plugin.dra.prepared import PreparedClaims
 from hami_plugin.dra.publisher import NodeSlices
 from hami_plugin.dra.slices import slice_view
 from hami_plugin.errors import HamiError
+from hami_plugin.host.files import remove_unfinished
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.host.threads import WorkThread
 from hami_plugin.inventory.health_file import HealthMemory
@@ -208,6 +209,7 @@ class Daemon:
                 cluster=self._cluster,
                 live=self._node,
                 generation=lambda: self._claim.lock.generation,
+                boot=_boot_id(host.proc),
             ),
         )
 
@@ -300,6 +302,7 @@ class Daemon:
         elif self._predecessor or self._claim.predecessor:
             self._directory.succeeding_until = time.monotonic() + 2 * SERVE_S
             self._awaited = (self._predecessor or self).working
+        remove_unfinished(self._settings.state_dir)
         self._memory.own()
         shares, claims = self._ledger.load(), self._claims.load()
         log.info("journal read", shares=shares, claims=claims, generation=self._directory.generation)

@@ -34,13 +34,14 @@ class DraCluster(SliceCluster, ClaimCluster, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraNode:
-    """What all drivers of a node share. ``generation`` numbers the lives of the daemon."""
+    """What all drivers of a node share. ``generation`` numbers the lives of the daemon, ``boot`` is the host's."""
 
     claims: PreparedClaims
     slices: NodeSlices
     cluster: DraCluster
     live: LiveNode
     generation: Callable[[], int]
+    boot: str = ""
 
 
 class DraDriver:
@@ -66,6 +67,7 @@ class DraDriver:
             cluster=shared.cluster,
             taken=self._taken,
             accepting=offering,
+            boot=shared.boot,
         )
         self._publisher = SlicePublisher(
             self.driver,

@@ -58,7 +58,7 @@ class Prepared:
     """A claim that is, or is being, made ready. Until ``done`` nothing has been answered.
 
     ``spec`` is the text of its CDI spec, empty where containers need none; ``directories`` and ``files`` are on the
-    host for its containers.
+    host for its containers. ``boot`` is the boot of the host in which that was done; empty where nobody knows.
     """
 
     driver: str
@@ -72,6 +72,7 @@ class Prepared:
     spec: str = ""
     directories: tuple[str, ...] = ()
     files: Mapping[str, str] | None = None
+    boot: str = ""
     done: bool = False
 
     @property
@@ -209,6 +210,7 @@ def _entry(one: Prepared) -> dict[str, Any]:
         "spec": one.spec,
         "directories": list(one.directories),
         "files": dict(one.files or {}),
+        "boot": one.boot,
         "done": one.done,
     }
 
@@ -254,6 +256,7 @@ def _prepared(entry: Mapping[str, Any]) -> Prepared:
         spec=str(entry["spec"]),
         directories=tuple(map(_text, entry["directories"])),
         files={_text(path): str(text) for path, text in entry["files"].items()},
+        boot=_text(entry.get("boot", "")),
         done=bool(entry["done"]),
     )
 

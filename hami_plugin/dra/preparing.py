@@ -22,6 +22,7 @@ from cdi.errors import CdiError
 from cdi.names import Kind
 from cdi.spec import Device as SpecDevice
 from cdi.spec import Spec
+from hami_plugin.aio import Watched, changed
 from hami_plugin.allocation.capacity import NodeState
 from hami_plugin.dra.claims import Claim, ClaimError, Held, Part, Result, Use, excess, parts, read_claim, uses
 from hami_plugin.dra.prepared import ClaimFiles, Prepared, PreparedClaims, PreparedDevice, Receiver
@@ -82,7 +83,7 @@ class ClaimCluster(Protocol):
 class ClaimPreparer:
     """One driver's. ``taken`` says which pod has a device by the device plugin, by UUID.
 
-    One that is not ``accepting`` releases claims, and makes none ready.
+    One that is not ``accepting`` releases claims, and makes none ready. ``boot`` is the host's present boot.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class ClaimPreparer:
         cluster: ClaimCluster,
         taken: Callable[[], Mapping[str, str]],
         accepting: bool = True,
+        boot: str = "",
         timing: PreparingTiming | None = None,
     ) -> None:
         self.driver = driver
@@ -109,6 +111,7 @@ class ClaimPreparer:
         self._cluster = cluster
         self._taken = taken
         self._accepting = accepting
+        self._boot = boot
         self._timing = timing or PreparingTiming()
         self._thread = WorkThread(f"claims of {driver}")
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -124,12 +127,36 @@ class ClaimPreparer:
         return {ref.uid: one for ref, one in zip(refs, answers, strict=True) if isinstance(one, ClaimError)}
 
     async def restore(self) -> None:
-        """Lay out all that was answered, before the kubelet asks: a reboot has emptied the directory of specs."""
+        """Lay out all that was answered, before the kubelet asks: a reboot has emptied the directory of specs.
+
+        What a killed daemon had not answered is given up. The kubelet asks again, if its pod still lives; else nobody
+        would ever give it back.
+        """
+        for one in self._claims.of(self.driver):
+            if not one.done:
+                log.warning("claim given up that was not answered", driver=self.driver, claim=one.claim)
+                self._claims.drop(one.key)
         kept = self._claims.of(self.driver)
         await self._try(partial(self._files.clean, kept))
         for one in kept:
-            if one.done:
-                await self._try(partial(self._files.lay_out, one))
+            await self._try(partial(self._files.lay_out, one))
+            if self._boot and one.boot != self._boot:
+                await self._booted(one)
+
+    async def _booted(self, one: Prepared) -> None:
+        """No container of the claim has run since the boot: what the former ones counted is nobody's any more.
+
+        An entry of a version that noted no boot keeps it: its containers may be running.
+        """
+        if one.boot:
+            families = {source.family.resources.count: source.family for source in self._sources}
+            leftovers = [
+                families[to.resource].node.leftovers(to.uid, to.container, self._node.host.paths)
+                for to in one.receivers
+                if to.resource in families
+            ]
+            await self._try(partial(self._clean, leftovers))
+        self._claims.note(replace(one, boot=self._boot))
 
     async def run(self) -> None:
         """Keep the files where runtimes read them, and release what nobody has any more. Until it is cancelled."""
@@ -288,16 +315,17 @@ class ClaimPreparer:
         )
 
     async def _room(self, claim: Claim, used: tuple[Use, ...]) -> Plan:
-        """The claim's shares, reserved in memory, once no other claim has what it needs.
+        """The claim's shares, reserved in memory, once its devices are known and no other claim has what it needs.
 
-        A pod that was deleted by force still runs when its devices are given away: the kubelet's call that releases
-        them comes a little later.
+        A kubelet asks a daemon that has just started at once. And a pod that was deleted by force still runs when its
+        devices are given away: the kubelet's call that releases them comes a little later.
         """
         until = asyncio.get_running_loop().time() + self._timing.release
         while True:
-            seen = self._claims.changes.version
+            watched: list[Watched[Any]] = [self._claims.changes, *(source.snapshot for source in self._sources)]
+            seen = [(value, value.version) for value in watched]
             plan, why = self._fit(claim, used)
-            if not why:
+            if plan and not why:
                 self._claims.reserve(plan.entry)
                 return plan
             left = until - asyncio.get_running_loop().time()
@@ -305,12 +333,15 @@ class ClaimPreparer:
                 raise ClaimError(
                     f"ResourceClaim {claim.key}: {why}", hint="the kubelet asks again, and releases what has ended"
                 )
-            await self._claims.changes.changed(seen, timeout=left)
+            await changed(seen, within=left)
 
-    def _fit(self, claim: Claim, used: tuple[Use, ...]) -> tuple[Plan, str]:
-        """The plan, and why it cannot be carried out beside what other claims have."""
+    def _fit(self, claim: Claim, used: tuple[Use, ...]) -> tuple[Plan | None, str]:
+        """The plan, and why it has to wait: other claims have what it needs, or its devices are not known yet."""
         devices = {one.name: (source.family, one) for source in self._sources for one in _offers(source)}
         missing = next((result.device for result in claim.results if result.device not in devices), None)
+        unknown = next((source.snapshot.value for source in self._sources if not source.snapshot.value.ready), None)
+        if missing and unknown:
+            return None, f"{missing} is not known yet: {unknown.message or unknown.reason}"
         if missing:
             raise ClaimError(f"ResourceClaim {claim.key} has device {missing}, which is not on this node")
         known = {name: one for name, (_family, one) in devices.items()}
@@ -336,6 +367,7 @@ class ClaimPreparer:
             name=claim.name,
             pods=claim.consumers,
             shares=tuple(own),
+            boot=self._boot,
         )
         plan = Plan(entry=entry, claim=claim, parts=found, devices=devices)
         return plan, excess(own, beside, known)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import threading
 from contextlib import suppress
 from pathlib import Path
 
 from hami_plugin.host.threads import Worker
+
+_TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o600, *, flush: bool = True) -> None:
@@ -27,6 +30,13 @@ def write_atomically(path: Path, text: str, mode: int = 0o600, *, flush: bool = 
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Remove what killed processes were writing in a directory that is this process's alone."""
+    with suppress(OSError):
+        for path in [path for path in directory.iterdir() if _TEMPORARY.fullmatch(path.name)]:
+            path.unlink(missing_ok=True)
 
 
 class NewestText:

@@ -9,7 +9,7 @@ from cdi.errors import StoreError
 from hami_plugin.dra.claims import ClaimError
 from hami_plugin.dra.preparing import PreparingTiming
 from hami_plugin.dra.slices import MEMORY
-from hami_plugin.model.device import Health, physical_counts
+from hami_plugin.model.device import Health, Snapshot, physical_counts
 from tests.dra.node import BY_CDI, DRIVER, Claims, given
 from tests.support.builders import CARD_MIB, COUNT, changed, snapshot, uuid
 
@@ -58,6 +58,28 @@ async def test_a_claim_survives_a_kill_a_reboot_and_a_wiped_directory(claims):
     assert await other.names(ref) == names
 
 
+async def test_devices_that_are_not_known_yet_are_waited_for(tmp_path):
+    """The kubelet asks as soon as a daemon has registered itself."""
+    claims = Claims(tmp_path, timing=PreparingTiming(release=30.0))
+    ref = claims.claim("a", given(1))
+    listed = claims.node.snapshot.value
+    claims.node.snapshot.set(Snapshot())
+    waiting = asyncio.create_task(claims.prepare(ref))
+    while not claims.api.reads:  # noqa: ASYNC110  # it has read the claim, and waits
+        await asyncio.sleep(0)
+
+    claims.node.snapshot.set(listed)
+
+    answer = (await waiting)[ref.uid]
+    assert not isinstance(answer, ClaimError), answer
+
+
+async def test_devices_that_never_become_known_are_a_refusal(claims):
+    claims.node.snapshot.set(Snapshot())
+
+    assert "is not known yet: NotLookedYet" in await refused(claims, claims.claim("a", given(1)))
+
+
 async def test_a_spec_that_is_taken_away_is_written_again(tmp_path):
     claims = Claims(tmp_path, timing=PreparingTiming(check=0.01))
     await claims.names(claims.claim("a", given(1)))
@@ -101,6 +123,8 @@ async def test_a_kill_at_any_step_is_mended_by_the_next_prepare_or_by_the_releas
 
     other = claims.again()
     await other.preparer.restore()
+    assert [one.name for one in other.prepared.of(DRIVER)] == (["a"] if at == "done" else [])
+    assert other.files() == (claims.files() if at == "done" else [])
     assert await other.names(ref) == want
     assert other.limits(want)["LIMIT_0"] == "1000m,10"
     assert other.prepared.get(DRIVER, ref.uid).done

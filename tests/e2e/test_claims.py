@@ -3,85 +3,25 @@
 from __future__ import annotations
 
 import json
-from contextlib import asynccontextmanager
 
 import pytest
-import yaml
 
-from cdi.directories import load
-from cdi.names import QualifiedName
 from hami_plugin.demo.node import GUARD_S
 from hami_plugin.dra.slices import device_name
 from hami_plugin.model.views import pod_view
-from hami_plugin.simulation.dra import ClaimManager, PrepareError, UnschedulableError, allocate, deallocate
-
-PROFILE, DRIVER, NAMESPACE = "hgx-a100-4gpu", "nvidia.hami.io", "demo"
+from hami_plugin.simulation.dra import PrepareError, UnschedulableError
+from tests.e2e.claiming import DRIVER, NAMESPACE, spec_directories, staged
 
 
 @pytest.fixture
 def directories(tmp_path):
-    found = [tmp_path / name for name in ("etc", "run")]
-    for directory in found:
-        directory.mkdir()
-    return found
-
-
-class Stage:
-    """A node whose cards go by claims, and the scheduler and kubelet that bring pods up there."""
-
-    def __init__(self, node, directories):
-        self.node, self.api, self.directories = node, node.api, directories
-        self.kubelet = ClaimManager(node.directory, node.api, node.node)
-
-    async def start(self):
-        await self.node.start_daemon()
-        await self.node.until(lambda: self.published() and self.kubelet.registered(DRIVER), "the driver", GUARD_S)
-
-    def published(self):
-        return [device for one in self.api.slices() for device in one["spec"]["devices"]]
-
-    def place(self, name, *, containers=("main",), **asked):
-        """A pod with a claim of its own, allocated and bound: each container has the one request."""
-        request = {"name": "gpu", "exactly": {"deviceClassName": DRIVER, "capacity": {"requests": asked}}}
-        claim = self.api.create_claim(
-            {"metadata": {"name": f"{name}-gpu", "namespace": NAMESPACE}, "spec": {"devices": {"requests": [request]}}}
-        )
-        listed = [{"name": one, "resources": {"claims": [{"name": "gpu"}]}} for one in containers]
-        spec = {"containers": listed, "resourceClaims": [{"name": "gpu", "resourceClaimName": f"{name}-gpu"}]}
-        pod = self.api.create_pod({"metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec})
-        allocate(self.api, claim, pod, self.node.node)
-        return pod_view(self.api.bind(NAMESPACE, name, self.node.node))
-
-    def edits(self, pod, container="main"):
-        """What the runtime makes of the container's names."""
-        names = self.kubelet.cdi_devices(pod, container)
-        return load(self.directories, yaml=yaml.safe_load).resolve([QualifiedName.parse(name) for name in names])
-
-    def end(self, pod):
-        for claim in pod.claims.values():
-            deallocate(self.api, NAMESPACE, claim)
-            self.api.delete_claim(NAMESPACE, claim)
-        self.api.delete_pod(NAMESPACE, pod.name)
-
-    def claim_files(self):
-        return sorted(path.name for path in self.directories[-1].iterdir() if path.name.startswith("hami-claim_"))
+    return spec_directories(tmp_path)
 
 
 @pytest.fixture
 async def stage(set_up, directories):
     async with staged(set_up, directories) as one:
         yield one
-
-
-@asynccontextmanager
-async def staged(set_up, directories, front_end="dra"):
-    node = await set_up(PROFILE, cdiDirs=[str(one) for one in directories], vendors={"nvidia": {"frontEnd": front_end}})
-    one = Stage(node, directories)
-    await one.kubelet.start()
-    try:
-        yield one
-    finally:
-        await one.kubelet.stop()
 
 
 async def test_a_claims_life_from_the_slice_to_the_container_across_restarts_of_both_sides(stage):
