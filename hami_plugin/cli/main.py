@@ -22,6 +22,7 @@ COMMANDS = {
     "demo": "hami_plugin.cli.demo",
     "discover": "hami_plugin.cli.devices",
     "doctor": "hami_plugin.cli.doctor",
+    "dra": "hami_plugin.cli.dra",
     "explain": "hami_plugin.cli.explain",
     "fit": "hami_plugin.cli.fit",
     "new-vendor": "hami_plugin.cli.new_vendor",

@@ -9,7 +9,7 @@ import asyncio
 import gc
 import signal
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field, replace
@@ -31,7 +31,7 @@ from hami_plugin.allocation.recovery import KubeletAccount, Recovery
 from hami_plugin.allocation.settlement import LockReaper, Settlement, lock_age
 from hami_plugin.cluster.client import ApiServer, connect
 from hami_plugin.config.load import Configuration
-from hami_plugin.daemon.dra import DraNode
+from hami_plugin.daemon.dra import DraNode, claims_document
 from hami_plugin.daemon.reload import Reloader, Reloads, Source, Succession, Turn
 from hami_plugin.daemon.serving import VendorBuilder, build
 from hami_plugin.daemon.startup import Served, report_handover, report_unlimited, tidy_specs
@@ -59,7 +59,19 @@ from hami_plugin.node_status.usage import Pods, UsageReader, usage_document
 from hami_plugin.partitions.manager import partitions_document
 from hami_plugin.telemetry.connections import raise_descriptor_limit
 from hami_plugin.telemetry.http import TelemetryServer
-from hami_plugin.telemetry.metrics import Changes, Condition, Cut, Devices, Faults, HamiUsage, Metrics, Shown, Usage
+from hami_plugin.telemetry.metrics import (
+    Changes,
+    ClaimDriver,
+    Claimed,
+    Condition,
+    Cut,
+    Devices,
+    Faults,
+    HamiUsage,
+    Metrics,
+    Shown,
+    Usage,
+)
 
 log = logger(__name__)
 
@@ -455,8 +467,29 @@ class Daemon:
             Faults(self.fault_log, self._occupied),
             Usage(self._usage),
             Cut(self._serving.partitions),
+            Claimed(self._claim_drivers),
             *hami,
         )
+
+    def _claim_drivers(self) -> Iterator[ClaimDriver]:
+        for driver in self._serving.drivers:
+            shown = driver.shown()
+            if driver.offering or shown["claims"]:
+                named = {name: shown[name] for name in ("driver", "registered", "slices", "generation", "devices")}
+                yield ClaimDriver(**named, prepared=len(shown["claims"]))
+
+    def claims(self) -> Mapping[str, object]:
+        """What is prepared for ResourceClaims, for ``hami-plugin dra``."""
+        offering = [driver for driver in self._serving.drivers if driver.offering or driver.shown()["claims"]]
+        return claims_document(offering, self._settings.node_name)
+
+    async def forget_claim(self, uid: str) -> Mapping[str, object]:
+        """Release a claim that the kubelet has forgotten, whichever driver has it."""
+        having = [one for one in self._serving.drivers if self._claims.get(one.driver, uid)]
+        if not having:
+            return {"forgotten": False, "why": "nothing is prepared for it"}
+        reasons = [f"{one.driver}: {why}" for one in having if (why := await one.forget(uid))]
+        return {"forgotten": not reasons, "why": "; ".join(reasons)}
 
     def usage(self) -> Mapping[str, object]:
         """Every device with its containers and what they use, for ``hami-plugin top``."""
@@ -785,6 +818,17 @@ class Life:
         """Every device with its last fault; none while another process has the node."""
         return self._daemon.faults() if self._daemon else {"node": self.configuration.settings.node_name, "devices": []}
 
+    def claims(self) -> Mapping[str, object]:
+        """What is prepared for ResourceClaims; none while another process has the node."""
+        settings = self._process.configuration.settings
+        return self._daemon.claims() if self._daemon else claims_document((), settings.node_name)
+
+    async def forget_claim(self, uid: str) -> Mapping[str, object]:
+        """Release a claim that the kubelet has forgotten."""
+        if self._daemon is None or self._handed_over:
+            return {"forgotten": False, "why": "another daemon serves this node"}
+        return await self._daemon.forget_claim(uid)
+
     async def refresh(self) -> None:
         """Read what the daemon's metrics show."""
         if self._daemon:
@@ -820,6 +864,8 @@ async def serve(process: Process) -> None:
         usage=life.usage,
         partitions=life.partitions,
         faults=life.faults,
+        claims=life.claims,
+        forget_claim=life.forget_claim,
         refresh=life.refresh,
         dropped=metrics.connection_dropped,
     )

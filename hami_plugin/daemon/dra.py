@@ -78,6 +78,7 @@ class DraDriver:
             node_name=settings.node_name,
             events=node.events,
             withheld=self._withheld,
+            observer=node.observer,
         )
         self.endpoint = DraEndpoint(
             self.driver,
@@ -167,10 +168,40 @@ class DraDriver:
                 f"the device plugin waits for the end of {_named([one.claim for one in left])}",
             )
 
+    def shown(self) -> Mapping[str, Any]:
+        """What it publishes, what is prepared and what was refused, for ``hami-plugin dra``."""
+        slices, generation, devices = self._publisher.published
+        problems = [problem for _component, problem in self.problems() if problem]
+        return {
+            "driver": self.driver,
+            "offering": self.offering,
+            "registered": self.offering and self.endpoint.registered,
+            "slices": slices,
+            "generation": generation,
+            "devices": devices,
+            "problems": problems,
+            **self._preparer.shown(),
+        }
+
+    async def forget(self, uid: str) -> str:
+        """Release what is prepared for a claim that the kubelet has forgotten. Answers why not."""
+        return await self._preparer.forget(uid)
+
     @property
     def registered(self) -> bool:
         """Whether the kubelet has the driver, if it is to have it."""
         return not self.offering or self.endpoint.registered
+
+
+def claims_document(drivers: Sequence[DraDriver], node: str) -> Mapping[str, Any]:
+    """All drivers of a node with their claims, as JSON has it."""
+    shown = [driver.shown() for driver in drivers]
+    return {
+        "node": node,
+        "drivers": [{key: one[key] for key in one if key not in {"claims", "refused"}} for one in shown],
+        "claims": [claim for one in shown for claim in one["claims"]],
+        "refused": [refusal for one in shown for refusal in one["refused"]],
+    }
 
 
 def _named(claims: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from hami_plugin.dra.slices import CORES, MEMORY, SLOTS, Offered, consumed_mebibytes
 from hami_plugin.errors import HamiError
@@ -21,8 +22,31 @@ _UID = re.compile(r"[0-9a-zA-Z](?:[-0-9a-zA-Z]{0,62}[0-9a-zA-Z])?")
 _REQUEST = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 
 
+class ClaimReason(StrEnum):
+    """Why a claim is refused, as in metrics."""
+
+    UNREADABLE = "Unreadable"
+    REPLACED = "Replaced"
+    NOT_ALLOCATED = "NotAllocated"
+    NO_POD = "NoPod"
+    INVALID = "Invalid"
+    UNSUPPORTED = "Unsupported"
+    UNKNOWN_DEVICE = "UnknownDevice"
+    UNHEALTHY = "Unhealthy"
+    IN_USE = "InUse"
+    NOT_SERVED = "NotServed"
+    HOST = "Host"
+    DISK = "Disk"
+    TIMEOUT = "Timeout"
+    FAILED = "Failed"
+
+
 class ClaimError(HamiError):
-    """A claim that cannot be made ready. The kubelet shows the reason at its pod, and asks again."""
+    """A claim that cannot be made ready. The kubelet shows the text at its pod, and asks again."""
+
+    def __init__(self, message: str, *, hint: str = "", reason: ClaimReason = ClaimReason.INVALID) -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +87,18 @@ def read_claim(document: Json, *, uid: str, driver: str, pool: str) -> Claim:
     key = f"ResourceClaim {namespace}/{name}"
     if meta.get("uid") != uid or not _UID.fullmatch(uid):
         raise ClaimError(
-            f"{key} was replaced: its UID is not {uid[:64]}", hint="the kubelet asks about the present one"
+            f"{key} was replaced: its UID is not {uid[:64]}",
+            hint="the kubelet asks about the present one",
+            reason=ClaimReason.REPLACED,
         )
     status = _map(document, "status")
     allocation = _map(_map(status, "allocation"), "devices")
     if not allocation:
-        raise ClaimError(f"{key} is not allocated", hint="its pod has ended, or the scheduler has yet to decide")
+        raise ClaimError(
+            f"{key} is not allocated",
+            hint="its pod has ended, or the scheduler has yet to decide",
+            reason=ClaimReason.NOT_ALLOCATED,
+        )
     results = [one for one in _list(allocation, "results") if isinstance(one, Mapping) and one.get("driver") == driver]
     if not 0 < len(results) <= MAX_RESULTS:
         raise ClaimError(f"{key} has {len(results)} devices of {driver}; from 1 to {MAX_RESULTS} can be made ready")
@@ -77,11 +107,12 @@ def read_claim(document: Json, *, uid: str, driver: str, pool: str) -> Claim:
             raise ClaimError(
                 f"{key} or its DeviceClass has parameters for {driver}, which knows none",
                 hint="take the entry out of config; amounts are asked for as capacity",
+                reason=ClaimReason.UNSUPPORTED,
             )
     consumers = [one for one in _list(status, "reservedFor") if isinstance(one, Mapping)]
     pods = tuple(str(one.get("uid", "")) for one in consumers if one.get("resource") == "pods")[:MAX_CONSUMERS]
     if not pods:
-        raise ClaimError(f"{key} is reserved for no pod", hint="its pod has ended")
+        raise ClaimError(f"{key} is reserved for no pod", hint="its pod has ended", reason=ClaimReason.NO_POD)
     return Claim(
         uid=uid,
         namespace=namespace,
@@ -179,6 +210,7 @@ def parts(claim: Claim, used: Sequence[Use], shared: Mapping[str, bool]) -> tupl
                 f"request {requests[0]} of ResourceClaim {claim.key} is for containers {names}, "
                 "and limits are counted for one container",
                 hint="give each container a request of its own",
+                reason=ClaimReason.UNSUPPORTED,
             )
         given = [result.device for result in results]
         twice = next((device for device in given if given.count(device) > 1), None)
@@ -186,6 +218,7 @@ def parts(claim: Claim, used: Sequence[Use], shared: Mapping[str, bool]) -> tupl
             raise ClaimError(
                 f"container {holders[0].container.name} of {holders[0].pod.key} is given two shares of {twice}",
                 hint="ask for the sum in one request, or for different devices with distinctAttribute",
+                reason=ClaimReason.UNSUPPORTED,
             )
         found.append(Part(requests=tuple(requests), results=results, use=next(iter(lasting or holders), None)))
     for use in used:
@@ -196,6 +229,7 @@ def parts(claim: Claim, used: Sequence[Use], shared: Mapping[str, bool]) -> tupl
                 f"container {use.container.name} of {use.pod.key} receives requests {names} of ResourceClaim "
                 f"{claim.key}, one of which another container has too",
                 hint="put its devices into one request",
+                reason=ClaimReason.UNSUPPORTED,
             )
     return tuple(found)
 

@@ -24,7 +24,19 @@ from cdi.spec import Device as SpecDevice
 from cdi.spec import Spec
 from hami_plugin.aio import Watched, changed
 from hami_plugin.allocation.capacity import NodeState
-from hami_plugin.dra.claims import Claim, ClaimError, Held, Part, Result, Use, excess, parts, read_claim, uses
+from hami_plugin.dra.claims import (
+    Claim,
+    ClaimError,
+    ClaimReason,
+    Held,
+    Part,
+    Result,
+    Use,
+    excess,
+    parts,
+    read_claim,
+    uses,
+)
 from hami_plugin.dra.prepared import ClaimFiles, Prepared, PreparedClaims, PreparedDevice, Receiver
 from hami_plugin.dra.slices import Offered, offered
 from hami_plugin.errors import ClusterError, HamiError
@@ -42,6 +54,8 @@ log = logger(__name__)
 CLASS = "claim"
 """Of the CDI names of what claims add to containers: ``<driver>/claim=<claim's UID>-<request>``."""
 DISK_S = 5.0
+MAX_REFUSALS = 64
+"""Of claims that are remembered to be shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +85,17 @@ class PreparingTiming:
     whole: float = 30.0
     sweep: float = 600.0
     check: float = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """What the kubelet was last told about a claim that is refused."""
+
+    ref: ClaimRef
+    operation: str
+    why: str
+    reason: ClaimReason
+    at: float = field(default_factory=time.monotonic)
 
 
 class ClaimCluster(Protocol):
@@ -114,16 +139,17 @@ class ClaimPreparer:
         self._boot = boot
         self._timing = timing or PreparingTiming()
         self._thread = WorkThread(f"claims of {driver}")
+        self._refusals: dict[str, Refusal] = {}
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def prepare(self, refs: Sequence[ClaimRef]) -> dict[str, Prepared | ClaimError]:
         """Each claim made ready, or why not, by UID."""
-        answers = await asyncio.gather(*(self._answered(ref, self._prepare) for ref in refs))
+        answers = await asyncio.gather(*(self._answered("prepare", ref, self._prepare) for ref in refs))
         return {ref.uid: answer for ref, answer in zip(refs, answers, strict=True) if answer is not None}
 
     async def unprepare(self, refs: Sequence[ClaimRef]) -> dict[str, ClaimError]:
         """Each claim released; why not, by UID, of those that are not. One that is unknown has been."""
-        answers = await asyncio.gather(*(self._answered(ref, self._unprepare) for ref in refs))
+        answers = await asyncio.gather(*(self._answered("unprepare", ref, self._unprepare) for ref in refs))
         return {ref.uid: one for ref, one in zip(refs, answers, strict=True) if isinstance(one, ClaimError)}
 
     async def restore(self) -> None:
@@ -191,24 +217,63 @@ class ClaimPreparer:
         give back.
         """
         for one in self._claims.of(self.driver):
-            if not self._node.current() or any(self._lives(uid) for uid in one.pods):
-                continue
-            try:
-                document = await self._cluster.get_claim(one.namespace, one.name)
-            except ClusterError as error:
-                if not error.not_found:
-                    continue
-            else:
-                with suppress(ClaimError):
-                    claim = read_claim(document, uid=one.uid, driver=self.driver, pool=self._node.rules.node)
-                    if any(self._lives(uid) for uid in claim.consumers):
-                        continue
-            log.warning("claim released that nobody has", driver=self.driver, claim=one.claim)
-            await self._answered(ClaimRef(uid=one.uid, namespace=one.namespace, name=one.name), self._unprepare)
+            if not await self.owner(one):
+                await self._release(one)
 
-    def _lives(self, uid: str) -> bool:
-        pod = self._node.pods.get(uid)
-        return pod is not None and not pod.terminal
+    async def forget(self, uid: str) -> str:
+        """Release a claim that the kubelet has forgotten. Answers why not: somebody has it, or may have it."""
+        one = self._claims.get(self.driver, uid)
+        if one is None:
+            return "nothing is prepared for it"
+        if why := await self.owner(one):
+            return why
+        answer = await self._release(one)
+        return str(answer) if isinstance(answer, ClaimError) else ""
+
+    async def _release(self, one: Prepared) -> Prepared | ClaimError | None:
+        log.warning("claim released that nobody has", driver=self.driver, claim=one.claim)
+        ref = ClaimRef(uid=one.uid, namespace=one.namespace, name=one.name)
+        return await self._answered("unprepare", ref, self._unprepare)
+
+    async def owner(self, one: Prepared) -> str:
+        """Who has a claim that is prepared, or why that cannot be said; empty when nobody has."""
+        if not self._node.current():
+            return "the pods of this node are not known now, as the API server does not answer"
+        if alive := self._living(one.pods):
+            return f"pod {alive} lives on this node"
+        try:
+            document = await self._cluster.get_claim(one.namespace, one.name)
+        except ClusterError as error:
+            return "" if error.not_found else f"the claim cannot be read: {error}"
+        with suppress(ClaimError):
+            claim = read_claim(document, uid=one.uid, driver=self.driver, pool=self._node.rules.node)
+            if alive := self._living(claim.consumers):
+                return f"it is allocated to pod {alive}, which lives on this node"
+        return ""
+
+    def _living(self, uids: Iterable[str]) -> str:
+        pods = [pod for uid in uids if (pod := self._node.pods.get(uid)) and not pod.terminal]
+        return pods[0].key if pods else ""
+
+    def shown(self) -> Mapping[str, Any]:
+        """What is prepared and what was refused, as JSON has it. Memory is in MiB, cores in percent."""
+        now = time.monotonic()
+        return {
+            "claims": [_shown(one) for one in self._claims.of(self.driver)],
+            "refused": [
+                {
+                    "driver": self.driver,
+                    "uid": one.ref.uid,
+                    "namespace": one.ref.namespace,
+                    "name": one.ref.name,
+                    "operation": one.operation,
+                    "reason": one.reason,
+                    "why": one.why,
+                    "seconds": round(now - one.at, 1),
+                }
+                for one in self._refusals.values()
+            ],
+        }
 
     async def _keep(self) -> None:
         kept = [one for one in self._claims.of(self.driver) if one.done]
@@ -219,22 +284,51 @@ class ClaimPreparer:
                     log.warning("spec of a claim was gone, and is written anew", driver=self.driver, claim=one.claim)
 
     async def _answered(
-        self, ref: ClaimRef, do: Callable[[ClaimRef], Coroutine[Any, Any, Prepared | None]]
+        self, operation: str, ref: ClaimRef, do: Callable[[ClaimRef], Coroutine[Any, Any, Prepared | None]]
     ) -> Prepared | ClaimError | None:
         """What ``do`` returns for one claim, which keeps no other waiting, or why it could not be done."""
+        started = time.monotonic()
+        answer = await self._decided(ref, do)
+        outcome = str(answer.reason) if isinstance(answer, ClaimError) else "ok"
+        self._node.observer.claim(self.driver, operation, outcome, time.monotonic() - started)
+        self._refusals.pop(ref.uid, None)
+        if isinstance(answer, ClaimError):
+            log.warning("claim refused", driver=self.driver, claim=ref.key, why=str(answer))
+            while len(self._refusals) >= MAX_REFUSALS:
+                self._refusals.pop(next(iter(self._refusals)))
+            self._refusals[ref.uid] = Refusal(ref=ref, operation=operation, why=str(answer), reason=answer.reason)
+            if operation == "prepare":
+                self._tell_pods(ref, str(answer))
+        return answer
+
+    def _tell_pods(self, ref: ClaimRef, why: str) -> None:
+        """The kubelet's own Event names the first claim of a pod that fails, and no other."""
+        pods = [
+            pod for pod in self._node.pods.pods if pod.namespace == ref.namespace and ref.name in pod.claims.values()
+        ]
+        if pods:
+            self._node.events.refused(pods, "ClaimRefused", why)
+
+    async def _decided(
+        self, ref: ClaimRef, do: Callable[[ClaimRef], Coroutine[Any, Any, Prepared | None]]
+    ) -> Prepared | ClaimError | None:
         try:
             async with asyncio.timeout(self._timing.whole), self._turn(ref.uid):
                 return await do(ref)
         except ClaimError as error:
             refused = error
+        except StuckError as error:
+            refused = ClaimError(f"ResourceClaim {ref.key}: the disk: {error}", reason=ClaimReason.DISK)
         except TimeoutError:
-            refused = ClaimError(f"ResourceClaim {ref.key}: no answer within {self._timing.whole:g} s")
-        except (HamiError, OSError, CdiError) as error:
-            refused = ClaimError(f"ResourceClaim {ref.key}: {error}")
+            why = f"no answer within {self._timing.whole:g} s"
+            refused = ClaimError(f"ResourceClaim {ref.key}: {why}", reason=ClaimReason.TIMEOUT)
+        except (OSError, CdiError) as error:
+            refused = ClaimError(f"ResourceClaim {ref.key}: {error}", reason=ClaimReason.DISK)
+        except HamiError as error:
+            refused = ClaimError(f"ResourceClaim {ref.key}: {error}", reason=ClaimReason.FAILED)
         except Exception as error:
             log.exception("unexpected error about a claim", driver=self.driver, claim=ref.key)
-            refused = ClaimError(f"ResourceClaim {ref.key}: {type(error).__name__}: {error}")
-        log.warning("claim refused", driver=self.driver, claim=ref.key, why=str(refused))
+            refused = ClaimError(f"ResourceClaim {ref.key}: {type(error).__name__}: {error}", reason=ClaimReason.FAILED)
         return refused
 
     async def _prepare(self, ref: ClaimRef) -> Prepared:
@@ -243,11 +337,16 @@ class ClaimPreparer:
             await self._on_disk(partial(self._files.lay_out, known))
             return known
         if not self._accepting:
-            raise ClaimError(f"ResourceClaim {ref.key}: this node serves {self.driver} by the device plugin")
+            raise ClaimError(
+                f"ResourceClaim {ref.key}: this node serves {self.driver} by the device plugin",
+                reason=ClaimReason.NOT_SERVED,
+            )
         try:
             document = await self._cluster.get_claim(ref.namespace, ref.name)
         except ClusterError as error:
-            raise ClaimError(f"ResourceClaim {ref.key} cannot be read: {error}") from error
+            raise ClaimError(
+                f"ResourceClaim {ref.key} cannot be read: {error}", reason=ClaimReason.UNREADABLE
+            ) from error
         claim = read_claim(document, uid=ref.uid, driver=self.driver, pool=self._node.rules.node)
         used = await self._used(claim)
         plan = await self._room(claim, used)
@@ -277,7 +376,7 @@ class ClaimPreparer:
             message = f"ResourceClaim {known.claim} is not released: {error}"
             pods = [pod for uid in known.pods if (pod := self._node.pods.get(uid))]
             self._node.events.refused(pods, "ClaimNotReleased", message)
-            raise ClaimError(message) from error
+            raise ClaimError(message, reason=ClaimReason.DISK) from error
         log.info("claim released", driver=self.driver, claim=known.claim)
 
     async def _remove(self, known: Prepared) -> None:
@@ -308,10 +407,14 @@ class ClaimPreparer:
                 break
             await changes.changed(seen, timeout=left)
         if pods and not here:
-            raise ClaimError(f"ResourceClaim {claim.key} is for {pods[0].key}, which has ended or is being deleted")
+            raise ClaimError(
+                f"ResourceClaim {claim.key} is for {pods[0].key}, which has ended or is being deleted",
+                reason=ClaimReason.NO_POD,
+            )
         raise ClaimError(
             f"ResourceClaim {claim.key}: no pod of this node is known that it is reserved for",
             hint="the watch of pods may be late; the kubelet asks again",
+            reason=ClaimReason.NO_POD,
         )
 
     async def _room(self, claim: Claim, used: tuple[Use, ...]) -> Plan:
@@ -331,7 +434,9 @@ class ClaimPreparer:
             left = until - asyncio.get_running_loop().time()
             if left <= 0:
                 raise ClaimError(
-                    f"ResourceClaim {claim.key}: {why}", hint="the kubelet asks again, and releases what has ended"
+                    f"ResourceClaim {claim.key}: {why}",
+                    hint="the kubelet asks again, and releases what has ended",
+                    reason=ClaimReason.IN_USE if plan else ClaimReason.UNKNOWN_DEVICE,
                 )
             await changed(seen, within=left)
 
@@ -343,15 +448,22 @@ class ClaimPreparer:
         if missing and unknown:
             return None, f"{missing} is not known yet: {unknown.message or unknown.reason}"
         if missing:
-            raise ClaimError(f"ResourceClaim {claim.key} has device {missing}, which is not on this node")
+            raise ClaimError(
+                f"ResourceClaim {claim.key} has device {missing}, which is not on this node",
+                reason=ClaimReason.UNKNOWN_DEVICE,
+            )
         known = {name: one for name, (_family, one) in devices.items()}
         for result in claim.results:
             one = known[result.device]
             if not one.device.health.offered:
                 why = f"{one.device.health}: {one.device.reason} {one.device.message}".rstrip()
-                raise ClaimError(f"ResourceClaim {claim.key} has device {one.name}, which is {why}")
+                raise ClaimError(
+                    f"ResourceClaim {claim.key} has device {one.name}, which is {why}", reason=ClaimReason.UNHEALTHY
+                )
             if holder := self._taken().get(one.device.uuid):
-                raise ClaimError(f"ResourceClaim {claim.key} has device {one.name}, which {holder} has")
+                raise ClaimError(
+                    f"ResourceClaim {claim.key} has device {one.name}, which {holder} has", reason=ClaimReason.IN_USE
+                )
         beside = self._claims.beside((self.driver, claim.uid))
         own: list[Held] = []
         for result in claim.results:
@@ -382,6 +494,7 @@ class ClaimPreparer:
                     f"container {both[0].container} of {both[0].namespace}/{both[0].pod} has devices of {self.driver} "
                     f"by ResourceClaims {other.claim} and {claim.key}",
                     hint="ask for all of them in one claim",
+                    reason=ClaimReason.UNSUPPORTED,
                 )
 
     async def _planned(self, plan: Plan) -> Prepared:
@@ -398,6 +511,7 @@ class ClaimPreparer:
                     f"container {part.use.container.name} of {part.use.pod.key} has devices of several types: "
                     f"{' and '.join(families)}",
                     hint="ask for one type, by its attribute",
+                    reason=ClaimReason.UNSUPPORTED,
                 )
             (family,) = families.values()
             await self._require_host(family, [plan.devices[one.device][1] for one in own])
@@ -459,7 +573,7 @@ class ClaimPreparer:
             return
         problem = await self._guard.ask("host problem", partial(family.node.host_problem, self._node.host))
         if problem:
-            raise ClaimError(problem)
+            raise ClaimError(problem, reason=ClaimReason.HOST)
 
     def _clean(self, leftovers: Sequence[Leftovers]) -> None:
         """What former starts have left of the containers: none of them runs yet."""
@@ -484,6 +598,32 @@ class Plan:
     parts: Sequence[Part]
     devices: Mapping[str, tuple[Family, Offered]]
     leftovers: list[Leftovers] = field(default_factory=list)
+
+
+def _shown(one: Prepared) -> Mapping[str, Any]:
+    return {
+        "driver": one.driver,
+        "uid": one.uid,
+        "namespace": one.namespace,
+        "name": one.name,
+        "state": "prepared" if one.done else "preparing",
+        "containers": [
+            {"namespace": to.namespace, "pod": to.pod, "uid": to.uid, "container": to.container} for to in one.receivers
+        ],
+        "devices": [
+            {
+                "request": held.request,
+                "device": held.device,
+                "uuid": held.grant.uuid,
+                "memory": held.memory,
+                "cores": held.cores,
+                "slots": held.slots,
+                "admin": held.admin,
+            }
+            for held in one.shares
+        ],
+        "spec": one.file if one.spec else "",
+    }
 
 
 def _offers(source: Source) -> tuple[Offered, ...]:

@@ -26,6 +26,7 @@ from hami_plugin.dra.slices import (
 )
 from hami_plugin.errors import ClusterError
 from hami_plugin.log import logger
+from hami_plugin.model.ports import NullObserver, Observer
 from hami_plugin.model.views import Feed, Json, revision
 from hami_plugin.node_status.annotations import Source
 from hami_plugin.node_status.events import EventRecorder
@@ -106,6 +107,7 @@ class SlicePublisher:
         node_name: str,
         events: EventRecorder,
         withheld: Callable[[], AbstractSet[str]] = frozenset,
+        observer: Observer | None = None,
         backoff: Backoff | None = None,
     ) -> None:
         self.driver = driver
@@ -117,6 +119,8 @@ class SlicePublisher:
         self._node = node
         self._events = events
         self._withheld = withheld
+        self._observer = observer or NullObserver()
+        self._told: tuple[int, int] | None = None
         self._backoff = backoff or Backoff(first=0.5, cap=30.0)
         self._wake = asyncio.Event()
         self._dropped: dict[str, tuple[Any, Any]] = {}
@@ -175,6 +179,22 @@ class SlicePublisher:
                 deleted=len(todo.deletes),
             )
         self._report()
+        self._tell()
+
+    @property
+    def published(self) -> tuple[int, int, int]:
+        """How many slices of this driver there are, their newest generation, and how many devices they have."""
+        there = self._slices.of(self.driver).values()
+        generation = max((one.generation for one in there), default=0)
+        return len(there), generation, sum(len(one.spec.get("devices") or ()) for one in there)
+
+    def _tell(self) -> None:
+        """An Event when there are more devices or fewer, and when all slices were renumbered."""
+        slices, generation, count = self.published
+        if self._told != (generation, count):
+            self._told = (generation, count)
+            what = f"{self.driver}: {count} devices in {slices} ResourceSlices, generation {generation}"
+            self._events.node("ResourceSlicesPublished", what, warning=False)
 
     def _wanted(self) -> list[dict[str, Any]]:
         every = [one for source in self._sources for one in offered(source.family, source.snapshot.value)]
@@ -189,9 +209,11 @@ class SlicePublisher:
                     raise
             self._slices.gone(one)
             self._dropped.pop(one.name, None)
+            self._observer.slice_write(self.driver, "delete")
         for document in todo.updates:
             try:
                 self._took(document, await self._cluster.update_slice(document))
+                self._observer.slice_write(self.driver, "update")
             except ClusterError as error:
                 if (
                     error.not_found or error.conflict
@@ -200,6 +222,7 @@ class SlicePublisher:
                 raise
         for document in todo.creates:
             self._took(document, await self._cluster.create_slice(document))
+            self._observer.slice_write(self.driver, "create")
 
     def _took(self, document: Json, answer: Json) -> None:
         """Note what the API server has made of a slice: fields that it does not know, or has switched off, are gone."""

@@ -166,6 +166,12 @@ class Observer(Protocol):
     def endpoint(self, state: EndpointState) -> None:
         """A kubelet endpoint after a change."""
 
+    def claim(self, driver: str, operation: str, outcome: str, seconds: float) -> None:
+        """One claim that was made ready or released (``prepare``, ``unprepare``); ``outcome`` is ``ok`` or a reason."""
+
+    def slice_write(self, driver: str, verb: str) -> None:
+        """One ResourceSlice written: created, updated or deleted."""
+
     def mistake(self, vendor: str, step: str) -> None:
         """A vendor's own code failed unexpectedly. ``step`` is one of a few names."""
 
@@ -186,5 +192,9 @@ class NullObserver:
     def snapshot(self, vendor: str, snapshot: Snapshot) -> None: ...
 
     def endpoint(self, state: EndpointState) -> None: ...
+
+    def claim(self, driver: str, operation: str, outcome: str, seconds: float) -> None: ...
+
+    def slice_write(self, driver: str, verb: str) -> None: ...
 
     def mistake(self, vendor: str, step: str) -> None: ...

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import ipaddress
 import json
+import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,11 @@ _FAULTS_LINE = """
 /debug/faults  devices with their last fault and whom it hit, from this host or pod only"""
 _STATUS_LINE = """
 /status.json   all of the node's state; a browser gets it here as a page, unless statusPage says otherwise"""
+_CLAIMS_LINE = """
+/debug/claims  what is prepared for ResourceClaims, from this host or pod only"""
+FORGET_HEADER = "Hami-Plugin-Forget"
+"""Of a request that changes something: no page in a browser can send it to another site unasked."""
+_CLAIM_UID = re.compile(r"[0-9a-zA-Z][-0-9a-zA-Z]{0,62}")
 NODE_PURPOSE = "whether the devices are offered to the kubelet"
 _STOP_S = 2.0
 _SHUTDOWN_TIMEOUT_S = _STOP_S / 4
@@ -65,6 +71,8 @@ class Probes:
     details: Callable[[], Mapping[str, object]] = dict
     status: Callable[[], Mapping[str, Any]] | None = None
     status_readers: Callable[[], str] = lambda: "loopback"
+    claims: Callable[[], Mapping[str, object]] | None = None
+    forget_claim: Callable[[str], Awaitable[Mapping[str, object]]] | None = None
 
     def add_to(self, app: web.Application) -> None:
         """Serve the pages in ``app``."""
@@ -81,6 +89,10 @@ class Probes:
             app.router.add_get("/debug/faults", self._faults)
         if self.status:
             app.router.add_get("/status.json", self._status)
+        if self.claims:
+            app.router.add_get("/debug/claims", self._claims)
+        if self.forget_claim:
+            app.router.add_delete("/debug/claims/{uid}", self._forget_claim)
 
     async def _index(self, request: web.Request) -> web.Response:
         """The status page for a browser that may see it, else what there is, as text."""
@@ -89,6 +101,7 @@ class Probes:
         more = (_USAGE_LINE if self.usage else "") + (_PARTITIONS_LINE if self.partitions else "")
         more += _FAULTS_LINE if self.faults else ""
         more += _STATUS_LINE if self.status else ""
+        more += _CLAIMS_LINE if self.claims else ""
         return web.Response(text=_INDEX.format(purpose=self.purpose, more=more))
 
     async def _healthz(self, _request: web.Request) -> web.Response:
@@ -136,6 +149,20 @@ class Probes:
         assert self.partitions
         return _json(self.partitions()) if _from_loopback(request) else _forbidden("the partitions")
 
+    async def _claims(self, request: web.Request) -> web.Response:
+        assert self.claims
+        return _json(self.claims()) if _from_loopback(request) else _forbidden("the claims")
+
+    async def _forget_claim(self, request: web.Request) -> web.Response:
+        assert self.forget_claim
+        if not _from_loopback(request) or FORGET_HEADER not in request.headers:
+            return _forbidden("this request")
+        uid = request.match_info["uid"]
+        if not _CLAIM_UID.fullmatch(uid):
+            return _json({"forgotten": False, "why": "that is no UID of a claim"}, status=400)
+        answer = await self.forget_claim(uid)
+        return _json(answer, status=200 if answer["forgotten"] else 409)
+
 
 class TelemetryServer:
     """Serves the pages on their own port. The parameters are the fields of ``Probes``."""
@@ -157,6 +184,8 @@ class TelemetryServer:
         details: Callable[[], Mapping[str, object]] = dict,
         status: Callable[[], Mapping[str, Any]] | None = None,
         status_readers: Callable[[], str] = lambda: "loopback",
+        claims: Callable[[], Mapping[str, object]] | None = None,
+        forget_claim: Callable[[str], Awaitable[Mapping[str, object]]] | None = None,
         dropped: Callable[[str], None] = lambda _why: None,
     ) -> None:
         self._host = host
@@ -174,6 +203,8 @@ class TelemetryServer:
             details=details,
             status=status,
             status_readers=status_readers,
+            claims=claims,
+            forget_claim=forget_claim,
         )
         self._connections = Connections(dropped=dropped)
         self._runner: web.AppRunner | None = None

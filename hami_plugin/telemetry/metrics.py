@@ -127,6 +127,25 @@ class Metrics(ApiCalls):
             ("resource", "outcome"),
             registry=registry,
         )
+        self._claims = Counter(
+            "hami_plugin_claims",
+            "ResourceClaims that were prepared or released, by outcome: ok, or the reason of the refusal.",
+            ("driver", "operation", "outcome"),
+            registry=registry,
+        )
+        self._claim_seconds = Histogram(
+            "hami_plugin_claim_seconds",
+            "Duration of preparing or releasing one ResourceClaim in seconds.",
+            ("driver", "operation"),
+            buckets=BUCKETS,
+            registry=registry,
+        )
+        self._slice_writes = Counter(
+            "hami_plugin_slice_writes",
+            "ResourceSlices that were created, updated or deleted.",
+            ("driver", "verb"),
+            registry=registry,
+        )
         self._mistakes = Counter(
             "hami_plugin_vendor_mistakes",
             "Unexpected errors in a vendor's code, by step.",
@@ -146,6 +165,13 @@ class Metrics(ApiCalls):
 
     def container_start(self, resource: str, outcome: str) -> None:
         self._starts.labels(resource, outcome).inc()
+
+    def claim(self, driver: str, operation: str, outcome: str, seconds: float) -> None:
+        self._claims.labels(driver, operation, outcome).inc()
+        self._claim_seconds.labels(driver, operation).observe(seconds)
+
+    def slice_write(self, driver: str, verb: str) -> None:
+        self._slice_writes.labels(driver, verb).inc()
 
     def mistake(self, vendor: str, step: str) -> None:
         self._mistakes.labels(vendor, step).inc()
@@ -485,6 +511,37 @@ class Cut(Collector):
             ("resource", "uuid"),
             [((one.resource, card), share) for one in self._partitions for card, share in one.openness()],
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimDriver:
+    """A DRA driver as it is now. ``generation`` is its pool's, ``devices`` those that its slices have."""
+
+    driver: str
+    registered: bool
+    slices: int
+    generation: int
+    devices: int
+    prepared: int
+
+
+class Claimed(Collector):
+    """What DRA drivers publish, and how many claims they have prepared."""
+
+    def __init__(self, drivers: Callable[[], Iterable[ClaimDriver]]) -> None:
+        self._drivers = drivers
+
+    def collect(self) -> Iterator[Metric]:
+        found = list(self._drivers())
+        amounts: Sequence[tuple[str, str, Callable[[ClaimDriver], float]]] = (
+            ("driver_registered", "1 while the kubelet has the DRA driver.", lambda one: one.registered),
+            ("slices", "ResourceSlices of this node that the API server has.", lambda one: one.slices),
+            ("slices_generation", "Generation of the pool of this node's devices.", lambda one: one.generation),
+            ("slices_devices", "Devices in the ResourceSlices of this node.", lambda one: one.devices),
+            ("claims_prepared", "ResourceClaims that are prepared on this node.", lambda one: one.prepared),
+        )
+        for name, text, amount in amounts:
+            yield gauge(f"dra_{name}", text, ("driver",), [((one.driver,), amount(one)) for one in found])
 
 
 class Usage(Collector):

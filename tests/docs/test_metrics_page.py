@@ -14,7 +14,7 @@ from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.faults import FaultLog
 from hami_plugin.node_status.usage import Pods, UsageReader
 from hami_plugin.scheduler.extender.metrics import Metrics as SchedulerMetrics
-from hami_plugin.telemetry.metrics import Changes, Condition, Cut, Devices, Faults, HamiUsage, Metrics, Usage
+from hami_plugin.telemetry.metrics import Changes, Claimed, Condition, Cut, Devices, Faults, HamiUsage, Metrics, Usage
 from tests.support.pages import generated
 
 PAGE = "docs/reference/metrics.md"
@@ -38,6 +38,7 @@ def daemon() -> CollectorRegistry:
     registry.register(Cut(()))
     registry.register(Changes(Reloads))
     registry.register(Faults(FaultLog(tuple, lambda _uid: None, EventRecorder(Nobody())), tuple))
+    registry.register(Claimed(tuple))
     registry.register(HamiUsage(reader))
     return registry
 

@@ -59,7 +59,13 @@ OF_PARTITIONS = {
     *("hami_plugin_partitions", "hami_plugin_partition_placeable", "hami_plugin_partition_placeable_ratio"),
 }
 """Of cards that are cut for containers; tests/e2e/test_dynamic_mig.py shows these."""
-ELSEWHERE = OF_USAGE | OF_PARTITIONS
+OF_CLAIMS = {
+    *("hami_plugin_dra_driver_registered", "hami_plugin_dra_slices", "hami_plugin_dra_slices_generation"),
+    *("hami_plugin_dra_slices_devices", "hami_plugin_dra_claims_prepared", "hami_plugin_slice_writes_total"),
+    *("hami_plugin_claims_total", "hami_plugin_claim_seconds_bucket"),
+}
+"""Of devices that go by claims; tests/e2e/test_claims_commands.py shows these."""
+ELSEWHERE = OF_USAGE | OF_PARTITIONS | OF_CLAIMS
 
 
 async def share(stage: SimulatedNode, name: str, **limits: int) -> PodView:

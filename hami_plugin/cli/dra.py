@@ -1,0 +1,325 @@
+"""``hami-plugin dra``: what a node publishes for ResourceClaims, what is prepared there, and why a claim waits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hami_plugin.cli.console import show_table
+from hami_plugin.cli.options import configuration_options, kubeconfig_option, warnings_only
+from hami_plugin.cli.pages import asked, daemons_url, forget_claim
+from hami_plugin.errors import ClusterError, HamiError
+
+if TYPE_CHECKING:
+    from hami_plugin.cluster.requests import ApiCalls
+    from hami_plugin.dra.slices import Offered
+    from hami_plugin.model.views import Json
+
+DEADLINE_S = 15.0
+PAGE = 500
+MAX_PAGES = 40
+PUBLISHED = ("DEVICE", "TYPE", "INDEX", "MEMORY", "CORES", "SLOTS", "PRODUCT")
+PREPARED = ("CLAIM", "STATE", "REQUEST", "DEVICE", "MEMORY", "CORES", "SLOTS", "CONTAINER")
+CLAIM = click.argument("claim", metavar="[NAMESPACE/]CLAIM")
+
+
+@click.group(name="dra")
+def dra() -> None:
+    """Devices by ResourceClaims: what is published, what is prepared, and why a claim waits."""
+
+
+@dra.command(epilog="Example: hami-plugin dra slices --simulate hgx-a100-4gpu --json")
+@configuration_options
+@click.option("--node-name", envvar="NODE_NAME", default="this-node", show_default=True, help="The node's name.")
+@click.option("--json", "as_json", is_flag=True, help="Print the ResourceSlices as JSON, as they would be created.")
+def slices(node_name: str, as_json: bool, **options: Any) -> None:
+    """Print what would be published of this machine's devices with `frontEnd: dra`.
+
+    Nothing is written. Where limits are not enforced, or no claim could ask for a part, devices are given out whole.
+    """
+    found = list(_published(options, node_name))
+    if as_json:
+        click.echo(json.dumps([one for each in found for one in each.documents], indent=2))
+        return
+    for each in found:
+        count = sum(len(one["spec"]["devices"]) for one in each.documents)
+        click.echo(f"{each.driver}: {count} devices in {len(each.documents)} ResourceSlices")
+        if each.note:
+            click.echo(each.note, err=True)
+        rows = [_device_row(device) for one in each.documents for device in one["spec"]["devices"]]
+        if rows:
+            show_table([PUBLISHED, *rows], right=(2, 3, 4, 5))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Published:
+    """A vendor's slices. ``note`` says what is not in them."""
+
+    driver: str
+    documents: tuple[dict[str, Any], ...]
+    note: str = ""
+
+
+def _published(options: Mapping[str, Any], node: str) -> Iterator[_Published]:
+    from hami_plugin.cli.snapshot import snapshot_of  # noqa: PLC0415  # other commands need no driver
+    from hami_plugin.daemon.startup import opened, plan, settled  # noqa: PLC0415
+    from hami_plugin.dra.slices import Place, devices, driver_name, offered, writes  # noqa: PLC0415
+    from hami_plugin.host.paths import HostPaths  # noqa: PLC0415
+
+    with warnings_only():
+        ready = plan(options, {**os.environ, "NODE_NAME": node})
+        own_settings = ready.configuration.settings
+        hook = own_settings.hook_path
+        host = HostPaths(node=node, hook=hook, hook_view=hook, prepared=bool(ready.simulated))
+        for served in opened(ready, host):
+            try:
+                snapshot = snapshot_of(served.driver)
+            finally:
+                served.driver.close()
+            every: list[Offered] = []
+            notes = []
+            settings, _ = settled(served.settings.model_copy(update={"front_end": "dra"}), own_settings)
+            for family in served.vendor.families(settings):
+                own = replace(
+                    snapshot, devices=tuple(one for one in snapshot.devices if one.family == family.device_type)
+                )
+                if family.node.partitions:
+                    notes.append(f"{family.device_type}: cards that are cut for containers do not go by claims")
+                elif own.devices and not (found := offered(family, own)):
+                    notes.append(f"{family.device_type}: no claim can ask for what these cards are cut into")
+                elif own.devices:
+                    every += found
+            driver = driver_name(served.vendor.name)
+            documents = writes(Place(driver=driver, node=node, node_uid=""), devices(every), {}).creates
+            yield _Published(driver=driver, documents=documents, note="; ".join(notes))
+
+
+def _device_row(device: Json) -> Sequence[str]:
+    attributes, capacity = device["attributes"], device.get("capacity", {})
+    amounts = (capacity.get(name, {}).get("value", "-") for name in ("memory", "cores", "slots"))
+    product = attributes.get("productName", {}).get("string", "-")
+    whole = () if device.get("allowMultipleAllocations") else (f"{product} (whole)",)
+    return (
+        device["name"],
+        attributes["type"]["string"],
+        str(attributes["index"]["int"]),
+        *amounts,
+        *(whole or (product,)),
+    )
+
+
+@dra.command(epilog="Example: hami-plugin dra claims")
+@daemons_url
+@click.option("--json", "as_json", is_flag=True, help="Print JSON. Memory is in MiB, cores in percent.")
+def claims(url: str, as_json: bool) -> None:
+    """Print the claims that are prepared on the daemon's node, by pod, and those that it refuses."""
+    document = asked(url, "claims", of="claims")
+    if as_json:
+        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        return
+    if not document["drivers"]:
+        click.echo(f"{document['node']}: no vendor's devices go by claims (frontEnd: dra)")
+        return
+    for driver in document["drivers"]:
+        state = "registered" if driver["registered"] else "not registered"
+        where = f"{driver['devices']} devices in {driver['slices']} slices, generation {driver['generation']}"
+        click.echo(f"{document['node']}: {driver['driver']} {state}, {where}")
+        for problem in driver["problems"]:
+            click.echo(f"  {problem}", err=True)
+    rows = [row for one in document["claims"] for row in _claim_rows(one)]
+    if rows:
+        show_table([PREPARED, *rows], right=(4, 5, 6))
+    for one in document["refused"]:
+        click.echo(f"{one['namespace']}/{one['name']} refused {one['seconds']:.0f} s ago: {one['why']}")
+
+
+def _claim_rows(one: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    containers = ", ".join(f"{to['namespace']}/{to['pod']}/{to['container']}" for to in one["containers"]) or "-"
+    for device in one["devices"]:
+        yield (
+            f"{one['namespace']}/{one['name']}",
+            one["state"],
+            device["request"],
+            device["device"],
+            f"{device['memory']}Mi" if device["memory"] else "-",
+            str(device["cores"] or "-"),
+            str(device["slots"]),
+            containers,
+        )
+
+
+@dra.command(
+    epilog="Example: hami-plugin dra explain team/small-gpu. Exit statuses: 0 the claim is prepared, or allocated and "
+    "not refused, 1 it waits, is refused, or could not be read."
+)
+@CLAIM
+@daemons_url
+@kubeconfig_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def explain(claim: str, url: str, kubeconfig: Path | None, as_json: bool) -> None:
+    """Print why a ResourceClaim is pending or refused: which device of which node lacks what.
+
+    It reads the cluster with your rights, and the daemon at --url where that serves the claim's node. Selectors in CEL
+    are not evaluated.
+    """
+    namespace, _, name = claim.rpartition("/")
+    with warnings_only():
+        found = asyncio.run(_explained(namespace or "default", name, url, kubeconfig))
+    if as_json:
+        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        click.echo(f"ResourceClaim {found['claim']}: {found['state']}")
+        for line in found["why"]:
+            click.echo(f"  {line}")
+    if found["state"] not in {"prepared", "allocated"}:
+        sys.exit(1)
+
+
+async def _explained(namespace: str, name: str, url: str, kubeconfig: Path | None) -> dict[str, Any]:
+    from hami_plugin.cluster.client import SLICES, calling  # noqa: PLC0415  # other commands need no Kubernetes
+    from hami_plugin.cluster.credentials import find_credentials  # noqa: PLC0415
+    from hami_plugin.dra.explanation import driver_of, requests_of, verdicts  # noqa: PLC0415
+    from hami_plugin.model.ports import NullObserver  # noqa: PLC0415
+
+    credentials = await find_credentials(kubeconfig, os.environ)
+    async with calling(credentials, NullObserver(), DEADLINE_S, connections=2) as calls:
+        document = await _claim(calls, namespace, name)
+        answer = {"claim": f"{namespace}/{name}", "uid": document["metadata"].get("uid", "")}
+        if (document.get("status") or {}).get("allocation"):
+            return {**answer, **_of_allocated(document, url)}
+        classes = {str(asked_of.get("deviceClassName", "")) for _name, asked_of in requests_of(document)}
+        drivers = {one: driver_of(await _class(calls, one), one) for one in sorted(classes)}
+        everything = await _listed(calls, "resourceslices", SLICES)
+        others = await _listed(calls, "resourceclaims", f"{SLICES.rpartition('/')[0]}/resourceclaims")
+        found = verdicts(document, drivers, everything, others)
+    lines = [str(one) for one in found]
+    absent = sorted(set(drivers.values()) - {each["spec"]["driver"] for each in everything})
+    lines += [
+        f"no node publishes devices of driver {one}: is the DeviceClass right, and frontEnd: dra set?" for one in absent
+    ]
+    wanted = {name for name, _asked in requests_of(document)}
+    if wanted and all(any(one.fits for one in found if one.request == each) for each in wanted):
+        lines.append("capacity is there: the scheduler waits for a pod, or for its other rules and the selectors")
+    return {**answer, "state": "pending", "why": lines}
+
+
+def _of_allocated(document: Json, url: str) -> dict[str, Any]:
+    """The state of a claim that has devices: by the daemon of its node, if that is the one at the address."""
+    from hami_plugin.dra.explanation import consumers_of, results_of  # noqa: PLC0415
+
+    results, uid = results_of(document), document["metadata"].get("uid")
+    lines = [f"request {one.get('request')} has {one.get('device')} of {one.get('pool')}" for one in results]
+    lines += [f"it is for pod {name}" for name in consumers_of(document)] or ["no pod reserves it"]
+    if document["metadata"].get("deletionTimestamp"):
+        lines.append("it is being deleted, and stays until its pods have ended")
+    try:
+        daemon = asked(url, "claims", of="claims")
+    except HamiError as error:
+        return {"state": "allocated", "why": [*lines, f"whether it is prepared is not known: {error}"]}
+    pools = {str(one.get("pool")) for one in results}
+    if daemon["node"] not in pools:
+        where = ", ".join(sorted(pools))
+        return {
+            "state": "allocated",
+            "why": [*lines, f"whether it is prepared is known on {where}; {url} is {daemon['node']}"],
+        }
+    if refused := [one for one in daemon["refused"] if one["uid"] == uid]:
+        return {"state": "refused", "why": [*lines, *(f"{one['reason']}: {one['why']}" for one in refused)]}
+    if any(one["uid"] == uid and one["state"] == "prepared" for one in daemon["claims"]):
+        return {"state": "prepared", "why": lines}
+    drivers = {str(one.get("driver")) for one in results}
+    problems = [problem for one in daemon["drivers"] if one["driver"] in drivers for problem in one["problems"]]
+    waiting = problems or ["the kubelet has not asked for it yet"]
+    return {"state": "refused" if problems else "allocated", "why": [*lines, *waiting]}
+
+
+async def _claim(calls: ApiCalls, namespace: str, name: str) -> Json:
+    from hami_plugin.cluster.client import claim_path  # noqa: PLC0415
+    from hami_plugin.cluster.requests import Call  # noqa: PLC0415
+
+    path = claim_path(namespace, name)
+    try:
+        return await calls.json(Call(verb="get", kind="resourceclaims", path=path, name=f"{namespace}/{name}"))
+    except ClusterError as error:
+        if error.not_found:
+            raise HamiError(
+                f"there is no ResourceClaim {namespace}/{name}",
+                hint="kubectl get resourceclaims -A lists them; a pod's own are in its status.resourceClaimStatuses",
+            ) from error
+        raise
+
+
+async def _class(calls: ApiCalls, name: str) -> Json:
+    """A DeviceClass; nothing where it cannot be read: its name is then taken for its driver's."""
+    from urllib.parse import quote  # noqa: PLC0415
+
+    from hami_plugin.cluster.client import SLICES  # noqa: PLC0415
+    from hami_plugin.cluster.requests import Call  # noqa: PLC0415
+
+    path = f"{SLICES.rpartition('/')[0]}/deviceclasses/{quote(name, safe='')}"
+    try:
+        return await calls.json(Call(verb="get", kind="deviceclasses", path=path, name=name))
+    except ClusterError as error:
+        if error.status:
+            return {}
+        raise
+
+
+async def _listed(calls: ApiCalls, kind: str, path: str) -> list[Json]:
+    from hami_plugin.cluster.requests import Call  # noqa: PLC0415
+
+    found: list[Json] = []
+    token = ""
+    for _ in range(MAX_PAGES):
+        query = {"limit": str(PAGE), **({"continue": token} if token else {})}
+        page = await calls.json(Call(verb="list", kind=kind, path=path, query=query))
+        found += page.get("items") or ()
+        token = (page.get("metadata") or {}).get("continue") or ""
+        if not token:
+            return found
+    raise HamiError(f"there are more than {PAGE * MAX_PAGES} {kind}")
+
+
+@dra.command(
+    epilog="Example: hami-plugin dra forget team/small-gpu. Exit statuses: 0 nothing is prepared for it any more, "
+    "1 somebody has it, or the daemon could not release it."
+)
+@CLAIM
+@daemons_url
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def forget(claim: str, url: str, as_json: bool) -> None:
+    """Release what is prepared for a claim that the kubelet has forgotten.
+
+    CLAIM may be a UID. It is refused while a pod of the node has the claim, or may have it. The daemon does the same
+    every ten minutes by itself.
+    """
+    document = asked(url, "claims", of="claims")
+    namespace, _, name = claim.rpartition("/")
+    own = [
+        one
+        for one in document["claims"]
+        if claim == one["uid"] or (one["name"] == name and one["namespace"] == (namespace or "default"))
+    ]
+    if not own:
+        known = ", ".join(f"{one['namespace']}/{one['name']}" for one in document["claims"][:5]) or "none"
+        raise HamiError(f"nothing is prepared for {claim} on {document['node']}", hint=f"prepared are: {known}")
+    uids = {one["uid"] for one in own}
+    if len(uids) > 1:
+        raise HamiError(f"{claim} is prepared more than once", hint=f"name one by its UID: {', '.join(sorted(uids))}")
+    answer = forget_claim(url, uids.pop())
+    if as_json:
+        click.echo(json.dumps({"claim": claim, **answer}, indent=2))
+    elif answer["forgotten"]:
+        click.echo(f"{claim}: released")
+    else:
+        click.echo(f"{claim}: not released: {answer['why']}", err=True)
+    if not answer["forgotten"]:
+        sys.exit(1)

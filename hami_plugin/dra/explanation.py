@@ -1,0 +1,188 @@
+"""Why a ResourceClaim is pending: what each pool has left for each of its requests, by the scheduler's own account.
+
+kube-scheduler says "cannot allocate all claims" and no more. Selectors in CEL are not evaluated here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hami_plugin.dra.slices import MEMORY
+from hami_plugin.model.quantity import exact
+from hami_plugin.model.views import Json
+
+_DRIVER = re.compile(r"""device\.driver\s*==\s*["']([^"']{1,63})["']""")
+_MIB = 1 << 20
+MAX_POOLS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a pool says to one request: whether it ``fits``, else ``why`` not, by device."""
+
+    request: str
+    pool: str
+    fits: bool
+    why: Mapping[str, int]
+
+    def __str__(self) -> str:
+        if self.fits:
+            return f"{self.pool} has room for request {self.request}"
+        reasons = ", ".join(f"{count} {what}" for what, count in self.why.items()) or "no device is published"
+        return f"{self.pool} has no room for request {self.request}: {reasons}"
+
+
+def driver_of(device_class: Json, name: str) -> str:
+    """The driver that a DeviceClass is of: as its selectors name it, else its own name."""
+    for one in _list(_map(device_class, "spec"), "selectors"):
+        found = _DRIVER.search(str(_map(one, "cel").get("expression", ""))) if isinstance(one, Mapping) else None
+        if found:
+            return found[1]
+    return name
+
+
+def requests_of(claim: Json) -> Iterator[tuple[str, Json]]:
+    """Each request of a claim, and each alternative, with what it asks."""
+    for request in _list(_map(_map(claim, "spec"), "devices"), "requests"):
+        if not isinstance(request, Mapping):
+            continue
+        if exactly := _map(request, "exactly"):
+            yield str(request.get("name", "")), exactly
+        for other in _list(request, "firstAvailable"):
+            if isinstance(other, Mapping):
+                yield f"{request.get('name', '')}/{other.get('name', '')}", other
+
+
+def verdicts(
+    claim: Json, drivers: Mapping[str, str], slices: Sequence[Json], claims: Sequence[Json]
+) -> tuple[Verdict, ...]:
+    """What every pool of the drivers says to every request. ``drivers`` are those of the DeviceClasses, by name."""
+    given = _given(claims)
+    found = []
+    for name, asked in requests_of(claim):
+        driver = drivers.get(str(asked.get("deviceClassName", "")), "")
+        for pool, devices in sorted(_pools(slices, driver).items())[:MAX_POOLS]:
+            found.append(_verdict(name, asked, pool, devices, {d: given[driver, pool, d] for d in _names(devices)}))
+    return tuple(found)
+
+
+def _verdict(
+    name: str, asked: Json, pool: str, devices: Sequence[Json] | None, given: Mapping[str, Sequence[Json]]
+) -> Verdict:
+    if devices is None:
+        return Verdict(request=name, pool=pool, fits=False, why={"pool incomplete: not all of its slices are there": 1})
+    wanted = _map(_map(asked, "capacity"), "requests")
+    count = asked.get("count", 1) if isinstance(asked.get("count", 1), int) else 1
+    reasons: Counter[str] = Counter()
+    fitting = 0
+    for device in devices:
+        why = _lacking(device, wanted, given[str(device.get("name", ""))])
+        if why:
+            reasons[why] += 1
+        else:
+            fitting += 1
+    if fitting >= count:
+        return Verdict(request=name, pool=pool, fits=True, why={})
+    if fitting:
+        reasons[f"of {count} devices asked have room"] = fitting
+    return Verdict(request=name, pool=pool, fits=False, why=dict(reasons))
+
+
+def _lacking(device: Json, wanted: Json, given: Sequence[Json]) -> str:
+    """Why the device cannot be given; empty where it can."""
+    taints = [str(taint.get("key", "")) for taint in _list(device, "taints") if isinstance(taint, Mapping)]
+    if taints:
+        return f"tainted {taints[0]}"
+    capacity = _map(device, "capacity")
+    for what in wanted:
+        if what not in capacity:
+            return f"without a capacity {what}"
+    if not device.get("allowMultipleAllocations"):
+        if given:
+            return "given to another claim whole"
+        short = next((w for w in wanted if _amount(_map(capacity, w).get("value")) < _amount(wanted[w])), "")
+        return f"with less {short} than asked" if short else ""
+    for what, entry in capacity.items():
+        total = _amount(_map(capacity, what).get("value"))
+        policy = _map(entry, "requestPolicy") if isinstance(entry, Mapping) else {}
+        asked = _amount(wanted.get(what, policy.get("default", total)))
+        left = total - sum(_amount(_map(one, "consumedCapacity").get(what, "0")) for one in given)
+        if asked > left:
+            return f"with {_text(what, left)} of {what} left, and {_text(what, asked)} asked"
+    return ""
+
+
+def _text(what: str, amount: int) -> str:
+    return f"{amount // _MIB}Mi" if what == MEMORY else str(amount)
+
+
+def _amount(value: object) -> int:
+    try:
+        return int(exact(value) or 0)
+    except (TypeError, ValueError):
+        return 0
+
+
+def _pools(slices: Sequence[Json], driver: str) -> dict[str, list[Json] | None]:
+    """The devices of each pool, by its name; None where slices of the newest generation are missing."""
+    by_pool: defaultdict[str, list[Json]] = defaultdict(list)
+    for one in slices:
+        spec = _map(one, "spec")
+        if driver and spec.get("driver") == driver:
+            by_pool[str(_map(spec, "pool").get("name", ""))].append(spec)
+    pools: dict[str, list[Json] | None] = {}
+    for name, specs in by_pool.items():
+        newest = max(_number(_map(spec, "pool"), "generation") for spec in specs)
+        own = [spec for spec in specs if _number(_map(spec, "pool"), "generation") == newest]
+        whole = len(own) == _number(_map(own[0], "pool"), "resourceSliceCount")
+        devices = [one for spec in own for one in _list(spec, "devices") if isinstance(one, Mapping)]
+        pools[name] = devices if whole else None
+    return pools
+
+
+def _names(devices: Iterable[Json] | None) -> list[str]:
+    return [str(one.get("name", "")) for one in devices or ()]
+
+
+def _given(claims: Iterable[Json]) -> defaultdict[tuple[str, str, str], list[Json]]:
+    """What all claims have of each device; administrators' do not count."""
+    found: defaultdict[tuple[str, str, str], list[Json]] = defaultdict(list)
+    for claim in claims:
+        for one in results_of(claim):
+            if one.get("adminAccess") is not True:
+                found[str(one.get("driver")), str(one.get("pool")), str(one.get("device"))].append(one)
+    return found
+
+
+def results_of(claim: Json) -> list[Json]:
+    """The devices that a claim was given."""
+    allocation = _map(_map(_map(claim, "status"), "allocation"), "devices")
+    return [one for one in _list(allocation, "results") if isinstance(one, Mapping)]
+
+
+def consumers_of(claim: Json) -> list[str]:
+    """The names of the pods that a claim is reserved for."""
+    return [
+        str(one.get("name", ""))
+        for one in _list(_map(claim, "status"), "reservedFor")
+        if isinstance(one, Mapping) and one.get("resource") == "pods"
+    ]
+
+
+def _number(parent: Json, key: str) -> int:
+    value = parent.get(key)
+    return value if isinstance(value, int) else 0
+
+
+def _map(parent: Any, key: str) -> Json:
+    value = parent.get(key) if isinstance(parent, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(parent: Json, key: str) -> Sequence[object]:
+    value = parent.get(key)
+    return value if isinstance(value, list) else ()
