@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.dra import measure as claims
 from bench.figures import Figure
 from bench.filter import ROWS
 from bench.filter import measure as filtering
@@ -72,6 +73,11 @@ PARTS = {
         about="Allocate beside one that makes a MIG instance, at a driver's speed; and the choice of places",
         full=lambda: partitions(rounds=14),
         quick=lambda: partitions(rounds=4, slack=1.5),
+    ),
+    "dra": Part(
+        about="A claim made ready, beside a bare gRPC echo; slices after a wipe; and the memory of both front ends",
+        full=lambda: claims(rounds=300, wipes=20),
+        quick=lambda: claims(rounds=30, wipes=3, settle_s=1.0, slack=1.5),
     ),
     "filter": Part(
         about="The extender's filter for one pod over many nodes, beside keeping nothing",
