@@ -36,8 +36,8 @@ $(STAMP): $(RUNTIME) requirements-dev.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-dev.lock
 	@touch $@
 
-demo: $(RUNTIME) ## See a simulated node register, allocate, lose a GPU, heal, and survive a kubelet restart (PROFILE=...)
-	@$(PYTHON) tools/runtime.py --venv $(VENV) run demo --profile $(PROFILE) $(DEMO)
+demo: $(RUNTIME) ## See a simulated node register, allocate, lose a GPU, heal, and survive a kubelet restart (PROFILE=..., DRA=1: by ResourceClaims)
+	@$(PYTHON) tools/runtime.py --venv $(VENV) run demo --profile $(PROFILE) $(if $(DRA),--dra) $(DEMO)
 
 demo-all: $(RUNTIME) ## The same on every machine that can be simulated, of every vendor, as a table
 	@$(BIN)/hami-plugin demo --all

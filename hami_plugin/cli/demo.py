@@ -30,7 +30,8 @@ from hami_plugin.cli.options import profile_names, warnings_only
 @click.option(
     "--serve", is_flag=True, help="Keep the node running until SIGTERM, to inspect its metrics and annotations."
 )
-def demo(profile: str, *, everywhere: bool, as_json: bool, verbose: bool, keep: bool, serve: bool) -> None:
+@click.option("--dra", is_flag=True, help="Show a ResourceClaim's life instead: the devices go by claims.")
+def demo(profile: str, *, everywhere: bool, as_json: bool, verbose: bool, keep: bool, serve: bool, dra: bool) -> None:
     """Run the real daemon against a simulated machine, kubelet and API server, and show what it does.
 
     The exit status is 1 if a step fails. SIGINT and SIGTERM end the demo and the daemon.
@@ -39,8 +40,13 @@ def demo(profile: str, *, everywhere: bool, as_json: bool, verbose: bool, keep: 
     from hami_plugin.demo.board import Board  # noqa: PLC0415
     from hami_plugin.demo.play import play, play_everywhere  # noqa: PLC0415
 
+    if dra and everywhere:
+        raise click.UsageError("--dra shows one machine; leave --all out")
     board = None if as_json else Board(terminal(), verbose=verbose, animated=sys.stdout.isatty())
-    playing = play_everywhere() if everywhere else play(profile, board=board, as_json=as_json, keep=keep, serve=serve)
+    if everywhere:
+        playing = play_everywhere()
+    else:
+        playing = play(profile, board=board, as_json=as_json, keep=keep, serve=serve, dra=dra)
     with warnings_only():
         held = asyncio.run(ended_by_signals(playing))
     sys.exit(0 if held else 1)

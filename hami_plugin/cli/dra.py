@@ -84,19 +84,21 @@ def _published(options: Mapping[str, Any], node: str) -> Iterator[_Published]:
                 snapshot = snapshot_of(served.driver)
             finally:
                 served.driver.close()
+            settings, _ = settled(served.settings.model_copy(update={"front_end": "dra"}), own_settings)
             every: list[Offered] = []
             notes = []
-            settings, _ = settled(served.settings.model_copy(update={"front_end": "dra"}), own_settings)
-            for family in served.vendor.families(settings):
+            families = served.vendor.families(settings)
+            for family in families:
                 own = replace(
                     snapshot, devices=tuple(one for one in snapshot.devices if one.family == family.device_type)
                 )
-                if family.node.partitions:
-                    notes.append(f"{family.device_type}: cards that are cut for containers do not go by claims")
-                elif own.devices and not (found := offered(family, own)):
+                if own.devices and not (found := offered(family, own)):
                     notes.append(f"{family.device_type}: no claim can ask for what these cards are cut into")
                 elif own.devices:
                     every += found
+            if cut := [family.device_type for family in families if family.node.partitions]:
+                every = []
+                notes = [f"the daemon refuses frontEnd: dra, as it cuts {' and '.join(cut)} cards for containers"]
             driver = driver_name(served.vendor.name)
             documents = writes(Place(driver=driver, node=node, node_uid=""), devices(every), {}).creates
             yield _Published(driver=driver, documents=documents, note="; ".join(notes))

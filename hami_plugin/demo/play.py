@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Any
@@ -14,7 +14,8 @@ from typing import Any
 import click
 
 from hami_plugin.demo.board import Board, Frame, Outcome
-from hami_plugin.demo.node import NODE, SimulatedNode, simulated_node
+from hami_plugin.demo.claims import by_claims
+from hami_plugin.demo.node import NODE, SimulatedNode, Tile, simulated_node
 from hami_plugin.demo.steps import NOTE, STEPS, UNSHOWN, Step
 from hami_plugin.errors import HamiError
 from hami_plugin.simulation.machines import machine_names
@@ -38,9 +39,15 @@ COLUMNS = "{:<26} {:<6} {:>5} {:>9} {:>7}  {}"
 
 
 async def play(
-    profile: str, *, board: Board | None = None, as_json: bool = False, keep: bool = False, serve: bool = False
+    profile: str,
+    *,
+    board: Board | None = None,
+    as_json: bool = False,
+    keep: bool = False,
+    serve: bool = False,
+    dra: bool = False,
 ) -> bool:
-    """Run all steps; True if none failed. A failed step skips the rest.
+    """Run all steps; True if none failed. A failed step skips the rest. With ``dra`` they are those of a claim's life.
 
     A step that the node cannot show neither succeeds nor fails. Each of several machines, separated by commas, runs all
     steps in turn, while one daemon serves them all. ``serve`` keeps the node running afterwards, until cancelled.
@@ -48,22 +55,19 @@ async def play(
     start = time.monotonic()
     outcomes: dict[str, list[Outcome]] = {}
     async with simulated_node(profile, keep=keep) as sim:
-        expected = len(STEPS) * len(sim.machines)
-        for number, here in enumerate((sim, *sim.each()[1:])):
-            machine = here.hardware.machine
-            here.daemon = sim.daemon
-            if board:
-                board.heading(machine.title, BESIDE if number else ALONE)
-            outcomes[machine.name] = await _all_steps(here, board)
-            if outcomes[machine.name][-1].problem:
-                break
+        if dra:
+            expected = await _claims_life(sim, board, outcomes)
+        else:
+            expected = len(STEPS) * len(sim.machines)
+            await _lives(sim, board, outcomes)
         every = [outcome for some in outcomes.values() for outcome in some]
         ok = len(every) == expected and not any(outcome.problem for outcome in every)
         seconds = round(time.monotonic() - start, 2)
         if as_json:
             click.echo(_document(profile, every, seconds, ok=ok))
         if board:
-            rows = [_row(name, some) for name, some in outcomes.items()]
+            each = expected // len(sim.machines)
+            rows = [_row(name, some, each) for name, some in outcomes.items()]
             board.summary(rows, _conclusion(every, expected, seconds, ok=ok), ok=ok)
         if keep:
             click.echo(f"Kept: {sim.directory}", err=True)
@@ -73,13 +77,39 @@ async def play(
     return ok
 
 
-async def _all_steps(sim: SimulatedNode, board: Board | None) -> list[Outcome]:
+async def _lives(sim: SimulatedNode, board: Board | None, outcomes: dict[str, list[Outcome]]) -> None:
+    """All steps on each machine of the node, until one fails."""
+    for number, here in enumerate((sim, *sim.each()[1:])):
+        machine = here.hardware.machine
+        here.daemon = sim.daemon
+        if board:
+            board.heading(machine.title, BESIDE if number else ALONE)
+        outcomes[machine.name] = await _all_steps(here, board, STEPS, here.tiles)
+        if outcomes[machine.name][-1].problem:
+            return
+
+
+async def _claims_life(sim: SimulatedNode, board: Board | None, outcomes: dict[str, list[Outcome]]) -> int:
+    """The steps of a claim's life on the node's first machine. Answers how many there are."""
+    if len(sim.machines) > 1:
+        raise HamiError("--dra shows one machine", hint="name a single profile")
+    machine = sim.hardware.machine
+    async with by_claims(sim) as life:
+        if board:
+            board.heading(machine.title, ALONE)
+        outcomes[machine.name] = await _all_steps(sim, board, life.steps, life.tiles)
+    return len(life.steps)
+
+
+async def _all_steps(
+    sim: SimulatedNode, board: Board | None, steps: Mapping[str, Step], tiles: Callable[[], Sequence[Tile]]
+) -> list[Outcome]:
     outcomes: list[Outcome] = []
     frames: list[Frame] = []
-    sim.show = lambda caption: frames.append((caption, sim.tiles()))
-    for name, step in STEPS.items():
+    sim.show = lambda caption: frames.append((caption, tiles()))
+    for name, step in steps.items():
         frames.clear()
-        async with board.running(name, sim.tiles) if board else nullcontext():
+        async with board.running(name, tiles) if board else nullcontext():
             outcome = await _perform(sim, name, step)
         outcomes.append(outcome)
         if board:
@@ -107,11 +137,11 @@ def _document(profile: str, outcomes: Sequence[Outcome], seconds: float, *, ok: 
     return json.dumps({"profile": profile, "ok": ok, "notShown": unshown, "seconds": seconds, "steps": steps}, indent=2)
 
 
-def _row(machine: str, outcomes: Sequence[Outcome]) -> dict[str, str]:
+def _row(machine: str, outcomes: Sequence[Outcome], expected: int) -> dict[str, str]:
     facts = {key: value for outcome in outcomes for key, value in outcome.facts.items()}
     figures = {column: str(facts.get(key, "-")) for column, key in FIGURES.items()}
     held = sum(outcome.held for outcome in outcomes)
-    return {"machine": machine, **figures, "held": f"{held} of {len(STEPS)}"}
+    return {"machine": machine, **figures, "held": f"{held} of {expected}"}
 
 
 def _conclusion(outcomes: Sequence[Outcome], expected: int, seconds: float, *, ok: bool) -> str:

@@ -67,8 +67,8 @@ async def test_what_would_be_published_is_what_the_daemon_publishes(stage):
 async def test_cards_that_are_cut_for_containers_are_named_as_left_out():
     status, out, error = await ran("slices", "--simulate", "enflame-s60-8")
     assert status == 0
-    assert "8 devices" in out.splitlines()[0]
-    assert "vGCU: cards that are cut for containers do not go by claims" in error
+    assert out.splitlines() == ["enflame.hami.io: 0 devices in 1 ResourceSlices"]
+    assert "refuses frontEnd: dra, as it cuts vGCU cards" in error
 
 
 async def test_claims_are_shown_by_pod_and_counted_from_prepare_to_release(stage):
@@ -193,3 +193,23 @@ async def test_wrong_input_and_a_daemon_that_is_away_are_said_in_words(stage):
     assert "no daemon answers at http://127.0.0.1:9" in error
     status, body = await stage.node.get("/debug/claims/uid")  # a page cannot change anything
     assert status == 405, body
+
+
+async def demo(*arguments):
+    command = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "hami_plugin", "demo", "--dra", "--json", *arguments, stdout=-1, stderr=-1
+    )
+    async with asyncio.timeout(2 * GUARD_S):
+        out, _error = await command.communicate()
+    return command.returncode, json.loads(out)
+
+
+async def test_the_demonstration_shows_a_claims_life_and_what_whole_devices_cannot_show():
+    status, shown = await demo("--profile", "hgx-a100-4gpu")
+    assert status == 0, shown
+    assert [step["problem"] for step in shown["steps"]] == [""] * 7
+    assert shown["notShown"] == []
+
+    status, shown = await demo("--profile", "gaudi2-8")
+    assert status == 0, shown
+    assert "two pods share a card" in shown["notShown"]
