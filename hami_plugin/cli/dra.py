@@ -71,7 +71,7 @@ class _Published:
 def _published(options: Mapping[str, Any], node: str) -> Iterator[_Published]:
     from hami_plugin.cli.snapshot import snapshot_of  # noqa: PLC0415  # other commands need no driver
     from hami_plugin.daemon.startup import opened, plan, settled  # noqa: PLC0415
-    from hami_plugin.dra.slices import Place, devices, driver_name, offered, writes  # noqa: PLC0415
+    from hami_plugin.dra.slices import Place, devices, driver_name, grouped, writes  # noqa: PLC0415
     from hami_plugin.host.paths import HostPaths  # noqa: PLC0415
 
     with warnings_only():
@@ -92,7 +92,7 @@ def _published(options: Mapping[str, Any], node: str) -> Iterator[_Published]:
                 own = replace(
                     snapshot, devices=tuple(one for one in snapshot.devices if one.family == family.device_type)
                 )
-                if own.devices and not (found := offered(family, own)):
+                if own.devices and not (found := grouped(family, own)):
                     notes.append(f"{family.device_type}: no claim can ask for what these cards are cut into")
                 elif own.devices:
                     every += found

@@ -128,6 +128,13 @@ class ServedSettings(VendorSettings):
         description="How pods get the vendor's devices: as resources that the kubelet counts, or by ResourceClaims "
         "(Dynamic Resource Allocation, Kubernetes 1.34). See docs/dra.md.",
     )
+    fault_taints: Literal["off", "no-schedule", "no-execute"] = Field(
+        "no-schedule",
+        alias="faultTaints",
+        description="With `frontEnd: dra`: what an unhealthy device is in the slices. `off`: absent. `no-schedule`: "
+        "tainted, so that no claim is given it. `no-execute`: also evict its pods when the fault asks for a reset or "
+        "a reboot.",
+    )
     isolated: bool | None = Field(
         None,
         description="Run the vendor's driver in its own process, so that a crash does not end the daemon. "

@@ -18,7 +18,7 @@ from hami_plugin.config.settings import Settings
 from hami_plugin.dra.prepared import ClaimFiles, PreparedClaims
 from hami_plugin.dra.preparing import ClaimCluster, ClaimPreparer
 from hami_plugin.dra.publisher import NodeSlices, SliceCluster, SlicePublisher
-from hami_plugin.dra.slices import device_name, driver_name
+from hami_plugin.dra.slices import Taints, device_name, driver_name
 from hami_plugin.kubelet.dra import DeviceHealth, DraEndpoint
 from hami_plugin.log import logger
 from hami_plugin.node_status.annotations import Source
@@ -48,7 +48,15 @@ class DraDriver:
     """A vendor's. One that is not ``offering`` lets claims end that were made ready before, and is ``idle`` then."""
 
     def __init__(
-        self, vendor: str, settings: Settings, node: NodeState, shared: DraNode, guard: Guard, *, offering: bool
+        self,
+        vendor: str,
+        settings: Settings,
+        node: NodeState,
+        shared: DraNode,
+        guard: Guard,
+        *,
+        offering: bool,
+        taints: str = Taints.OFF,
     ) -> None:
         self.driver = driver_name(vendor)
         self.offering = offering
@@ -78,6 +86,7 @@ class DraDriver:
             node_name=settings.node_name,
             events=node.events,
             withheld=self._withheld,
+            taints=Taints(taints),
             observer=node.observer,
         )
         self.endpoint = DraEndpoint(

@@ -463,8 +463,9 @@ class VendorBuilder:
                 timeout=FAMILIES_TIMEOUT_S,
             )
             guard = Guard(calls, errors)
-            offering = isinstance(served.settings, ServedSettings) and served.settings.front_end == "dra"
-            tasks.dra = DraDriver(name, self.settings, self.node, self.dra, guard, offering=offering)
+            own = served.settings if isinstance(served.settings, ServedSettings) else None
+            offering, taints = (own.front_end == "dra", own.fault_taints) if own else (False, "off")
+            tasks.dra = DraDriver(name, self.settings, self.node, self.dra, guard, offering=offering, taints=taints)
             for family in families:
                 self._add_family(
                     tasks,

@@ -11,6 +11,7 @@ from typing import Any
 
 from cdi.directories import load
 from cdi.edits import ContainerEdits
+from cdi.errors import CdiError
 from cdi.names import QualifiedName
 from hami_plugin.demo.node import CONFIGURATION, SimulatedNode, Tile
 from hami_plugin.demo.steps import CORES, MEMORY_MIB, NOTE, UNSHOWN, Facts, Step, require
@@ -122,6 +123,7 @@ class ClaimsDemo:
         notified = len(self.kubelet.notified)
         await self.sim.start_daemon()
         await self.sim.until(lambda: (self.driver, "") in self.kubelet.notified[notified:], "the registration")
+        await self.sim.until(self._resolvable, "the specs")
         require(all(self._edits(pod) == before[pod.uid] for pod in self.pods), "a container would receive other limits")
         return {NOTE: f"{len(before)} claims answered as before, specs written again"}
 
@@ -204,6 +206,13 @@ class ClaimsDemo:
         """What the runtime makes of the container's CDI names."""
         names = [QualifiedName.parse(name) for name in self.kubelet.cdi_devices(pod, "main")]
         return load([self._specs], yaml=None).resolve(names)
+
+    def _resolvable(self) -> bool:
+        """Whether the runtime finds all CDI names of the pods."""
+        try:
+            return all(bool(self._edits(pod)) for pod in self.pods)
+        except CdiError:
+            return False
 
     def _given(self, pod: PodView) -> str:
         return ", ".join(sorted(self._edits(pod).env))

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from cdi.errors import CdiError
 from hami_plugin.demo.board import Board, Frame, Outcome
 from hami_plugin.demo.claims import by_claims
 from hami_plugin.demo.node import NODE, SimulatedNode, Tile, simulated_node
@@ -124,7 +125,7 @@ async def _perform(sim: SimulatedNode, name: str, step: Step) -> Outcome:
     start = time.monotonic()
     try:
         facts, problem = await step(sim), ""
-    except (HamiError, TimeoutError) as error:
+    except (HamiError, CdiError, TimeoutError) as error:
         facts, problem = {}, str(error) or repr(error)
     seconds = round(time.monotonic() - start, 3)
     unshown, note = (str(facts.pop(key, "")) for key in (UNSHOWN, NOTE))

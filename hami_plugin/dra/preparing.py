@@ -334,6 +334,7 @@ class ClaimPreparer:
     async def _prepare(self, ref: ClaimRef) -> Prepared:
         known = self._claims.get(self.driver, ref.uid)
         if known and known.done:
+            await self._discovered()
             await self._on_disk(partial(self._files.lay_out, known))
             return known
         if not self._accepting:
@@ -364,6 +365,20 @@ class ClaimPreparer:
             raise
         log.info("claim prepared", driver=self.driver, claim=claim.key, devices=[share.device for share in one.shares])
         return one
+
+    async def _discovered(self) -> None:
+        """Until the first look at the devices: their own specs, which a reboot has taken away, are there with it.
+
+        A driver that does not answer keeps no claim from being answered.
+        """
+        until = asyncio.get_running_loop().time() + self._timing.release
+        while True:
+            sources = [source.snapshot for source in self._sources]
+            waiting = [one for one in sources if not one.value.ready and not one.value.devices]
+            left = until - asyncio.get_running_loop().time()
+            if not waiting or left <= 0:
+                return
+            await changed([(one, one.version) for one in waiting], within=left)
 
     async def _unprepare(self, ref: ClaimRef) -> None:
         known = self._claims.get(self.driver, ref.uid)

@@ -14,18 +14,21 @@ from typing import Any, Protocol
 
 from hami_plugin.aio import Backoff, Watched, happened
 from hami_plugin.dra.slices import (
+    Offered,
     Place,
     Slice,
+    Taints,
     Writes,
     alike,
     devices,
+    grouped,
     normal,
-    offered,
     slice_view,
     writes,
 )
 from hami_plugin.errors import ClusterError
 from hami_plugin.log import logger
+from hami_plugin.model.device import Snapshot
 from hami_plugin.model.ports import NullObserver, Observer
 from hami_plugin.model.views import Feed, Json, revision
 from hami_plugin.node_status.annotations import Source
@@ -37,6 +40,7 @@ log = logger(__name__)
 LOOK_S = 30.0
 """Between looks while nothing is reported."""
 FEATURE = "DRAConsumableCapacity"
+TAINTS = "DRADeviceTaints"
 
 
 class SliceCluster(Protocol):
@@ -107,6 +111,7 @@ class SlicePublisher:
         node_name: str,
         events: EventRecorder,
         withheld: Callable[[], AbstractSet[str]] = frozenset,
+        taints: Taints = Taints.OFF,
         observer: Observer | None = None,
         backoff: Backoff | None = None,
     ) -> None:
@@ -119,6 +124,8 @@ class SlicePublisher:
         self._node = node
         self._events = events
         self._withheld = withheld
+        self._taints = taints
+        self._offers: dict[int, tuple[Snapshot, tuple[Offered, ...]]] = {}
         self._observer = observer or NullObserver()
         self._told: tuple[int, int] | None = None
         self._backoff = backoff or Backoff(first=0.5, cap=30.0)
@@ -197,8 +204,13 @@ class SlicePublisher:
             self._events.node("ResourceSlicesPublished", what, warning=False)
 
     def _wanted(self) -> list[dict[str, Any]]:
-        every = [one for source in self._sources for one in offered(source.family, source.snapshot.value)]
-        return devices(every, self._withheld())
+        every: list[Offered] = []
+        for number, source in enumerate(self._sources):
+            snapshot = source.snapshot.value
+            if number not in self._offers or self._offers[number][0] is not snapshot:
+                self._offers[number] = snapshot, grouped(source.family, snapshot)
+            every += self._offers[number][1]
+        return devices(every, self._withheld(), driver=self.driver, taints=self._taints)
 
     async def _carry_out(self, todo: Writes) -> None:
         for one in todo.deletes:
@@ -227,6 +239,11 @@ class SlicePublisher:
     def _took(self, document: Json, answer: Json) -> None:
         """Note what the API server has made of a slice: fields that it does not know, or has switched off, are gone."""
         one = slice_view(answer)
+        if self._taints is not Taints.OFF and _tainted(document) and not _tainted(answer):
+            # A device that is unwell must not look well: from now on it is left out.
+            log.warning("taints of slices dropped", driver=self.driver, hint=f"switch {TAINTS} on")
+            self._taints = Taints.OFF
+            self._wake.set()
         if alike(document, answer):
             self._dropped.pop(one.name, None)
         else:
@@ -249,3 +266,7 @@ class SlicePublisher:
             log.warning("fields of slices dropped", driver=self.driver, why=problem)
             self._events.node("ResourceSliceFieldsDropped", problem)
         self.problem = problem
+
+
+def _tainted(document: Json) -> bool:
+    return any(device.get("taints") for device in document.get("spec", {}).get("devices") or ())

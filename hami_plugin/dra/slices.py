@@ -1,7 +1,8 @@
 """ResourceSlices of one driver on one node: what they say, and which writes make the API server say so.
 
 A device is shared where the family's limits are enforced on this node; it then has capacities that claims consume.
-Any other is given to one claim whole. What is unwell is left out: no claim is given it, and claims that have it stay.
+Any other is given to one claim whole. What is unwell is tainted, or left out: no claim is given it, and claims that
+have it stay.
 """
 
 from __future__ import annotations
@@ -10,14 +11,18 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from itertools import combinations
 from typing import Any
 
 from hami_plugin.model.device import Device, Snapshot
+from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.quantity import exact
 from hami_plugin.model.views import Json
 from hami_plugin.protocol.register import key as refuses_key
+from hami_plugin.scheduler.engine.topology import best_linked
 from hami_plugin.sdk import Family
 
 API_VERSION = "resource.k8s.io/v1"
@@ -30,6 +35,7 @@ MOST_CORES = 100
 """Percent of one card, beyond which no container may ask, however many cores are offered of it."""
 _DIGITS = 10
 _MIB = 1 << 20
+_VALUE = re.compile(r"[^0-9A-Za-z._-]+")
 _LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _PCI = re.compile(r"(?:0000)?([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 
@@ -48,12 +54,28 @@ def device_name(uuid: str) -> str:
     return f"{name[: MAX_LABEL - _DIGITS - 1].rstrip('-')}-{digits}".lstrip("-")
 
 
+class Taints(StrEnum):
+    """What an unwell device is in the slices: left out, or tainted; and whether a grave fault evicts its pods."""
+
+    OFF = "off"
+    NO_SCHEDULE = "no-schedule"
+    NO_EXECUTE = "no-execute"
+
+
+FAULT = "fault"
+"""The part of a taint's key after the driver's name. Its value is the fault's reason."""
+GROUP_SIZES = (2, 4, 8)
+"""Of devices that are linked directly, each with each."""
+MAX_LINKED = 72
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offered:
     """A device as claims see it. ``memory`` in MiB, ``cores`` in percent of a card, both 0 where there is no such
     capacity. One that is not ``shared`` has one slot.
 
     ``whole`` is the family's grant of all of it, ``every_core`` how the family counts 100 percent of its cores.
+    ``groups`` are the linked groups that it is in, by their size.
     """
 
     name: str
@@ -63,6 +85,7 @@ class Offered:
     slots: int = 1
     whole: Grant
     every_core: int = MOST_CORES
+    groups: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def shared(self) -> bool:
@@ -88,6 +111,13 @@ def offered(family: Family, snapshot: Snapshot) -> tuple[Offered, ...]:
         return ()
     shared = _shares(family, snapshot)
     return tuple(_offered(family, device, shared=shared) for device in snapshot.devices)
+
+
+def grouped(family: Family, snapshot: Snapshot) -> tuple[Offered, ...]:
+    """As ``offered``, with the linked groups: for slices. Claims that are made ready ask for none."""
+    cards = [device.uuid for device in snapshot.devices if not device.place]
+    groups = link_groups(cards, snapshot.links) if snapshot.links.pairs else {}
+    return tuple(replace(one, groups=groups.get(one.device.uuid, {})) for one in offered(family, snapshot))
 
 
 def _shares(family: Family, snapshot: Snapshot) -> bool:
@@ -125,6 +155,8 @@ def described(one: Offered) -> dict[str, Any]:
     for name, text in (("uuid", device.uuid), ("productName", device.model)):
         if text.isascii() and text.isprintable() and 0 < len(text) <= MAX_TEXT:
             attributes[name] = {"string": text}
+    for size, number in one.groups.items():
+        attributes[f"linkGroup{size}"] = {"int": number}
     if device.numa is not None and device.numa >= 0:
         attributes["resource.kubernetes.io/numaNode"] = {"int": device.numa}
     if address := _PCI.fullmatch(device.pci.lower()):
@@ -146,13 +178,51 @@ def _capacity(value: int, unit: str, *, default: int, least: int, most: int) -> 
     return {"value": f"{value}{unit}", "requestPolicy": {"default": f"{default}{unit}", "validRange": bounds}}
 
 
-def devices(all_offered: Iterable[Offered], withheld: AbstractSet[str] = frozenset()) -> list[dict[str, Any]]:
-    """What is published: the healthy devices, in their order, but for those whose UUIDs are ``withheld``.
+def devices(
+    all_offered: Iterable[Offered],
+    withheld: AbstractSet[str] = frozenset(),
+    *,
+    driver: str = "",
+    taints: Taints = Taints.OFF,
+) -> list[dict[str, Any]]:
+    """What is published: the devices in their order, but for those whose UUIDs are ``withheld``.
 
-    The scheduler gives out the first that fits.
+    An unhealthy one is tainted, or left out. The scheduler gives out the first that fits.
     """
-    able = [one for one in all_offered if one.device.health.offered and one.device.uuid not in withheld]
-    return [described(one) for one in sorted(able, key=lambda one: one.device.order)]
+    published = []
+    for one in sorted(all_offered, key=lambda one: one.device.order):
+        if one.device.uuid in withheld:
+            continue
+        if one.device.health.offered:
+            published.append(described(one))
+        elif taints is not Taints.OFF:
+            evicts = taints is Taints.NO_EXECUTE and one.device.grave
+            effect = "NoExecute" if evicts else "NoSchedule"
+            value = _VALUE.sub("-", one.device.reason)[:MAX_LABEL].strip("-_.")
+            published.append(
+                {**described(one), "taints": [{"key": f"{driver}/{FAULT}", "value": value, "effect": effect}]}
+            )
+    return published
+
+
+def link_groups(uuids: Sequence[str], links: Links) -> dict[str, dict[int, int]]:
+    """The linked groups of each device, by their size, so that a claim's ``matchAttribute`` finds devices of one.
+
+    Groups of a size have no device in common, and hold only devices that are linked directly, each with each; the best
+    are taken first.
+    """
+    found: dict[str, dict[int, int]] = {uuid: {} for uuid in uuids}
+    for size in GROUP_SIZES if len(uuids) <= MAX_LINKED else ():
+        left, number = list(uuids), 0
+        while len(left) >= size:
+            group = best_linked(left, size, links)
+            if not all((link := links.between(a, b)) and link.lanes for a, b in combinations(group, 2)):
+                break
+            for uuid in group:
+                found[uuid][size] = number
+                left.remove(uuid)
+            number += 1
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,7 +335,25 @@ def _document(place: Place, number: int, chunk: Sequence[Json], generation: int,
 def _over(document: dict[str, Any], there: Slice) -> dict[str, Any]:
     """The document in place of the one that is there, if nobody has changed it since."""
     meta = {**document["metadata"], "uid": there.uid, "resourceVersion": there.version}
-    return {**document, "metadata": meta}
+    added = {
+        (device.get("name"), _taint(taint)): taint["timeAdded"]
+        for device in there.spec.get("devices") or ()
+        for taint in device.get("taints") or ()
+        if taint.get("timeAdded")
+    }
+    found = []
+    for device in document["spec"]["devices"]:
+        taints = [
+            {**taint, "timeAdded": added[key]} if (key := (device["name"], _taint(taint))) in added else taint
+            for taint in device.get("taints") or ()
+        ]
+        found.append({**device, "taints": taints} if taints else device)
+    return {**document, "metadata": meta, "spec": {**document["spec"], "devices": found}}
+
+
+def _taint(taint: Json) -> tuple[object, ...]:
+    """What a taint says. When it was added is the API server's to note, and stays while it says the same."""
+    return taint.get("key"), taint.get("value") or "", taint.get("effect")
 
 
 def alike(one: Json, other: Json) -> bool:
@@ -286,7 +374,10 @@ def normal(document: Json) -> Any:
 
 def _plain(device: Json) -> dict[str, Any]:
     capacity = {name: _numbers(value) for name, value in (device.get("capacity") or {}).items()}
-    return {**{key: value for key, value in device.items() if value not in (None, {}, [])}, "capacity": capacity}
+    plain = {key: value for key, value in device.items() if value not in (None, {}, [])}
+    if "taints" in plain:
+        plain["taints"] = [_taint(taint) for taint in plain["taints"]]
+    return {**plain, "capacity": capacity}
 
 
 def _numbers(value: Any) -> Any:

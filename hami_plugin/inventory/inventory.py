@@ -206,7 +206,13 @@ class Inventory:
         listed = sorted(self._known.values(), key=lambda known: known.device.order)
         faults = [(known, known.condition.fault or NO_FAULT) for known in listed]
         devices = tuple(
-            replace(known.device, health=known.condition.health, reason=fault.reason, message=fault.message)
+            replace(
+                known.device,
+                health=known.condition.health,
+                reason=fault.reason,
+                message=fault.message,
+                grave=fault.action in (Action.RESET, Action.REBOOT),
+            )
             for known, fault in faults
         )
         self.found = replace(base, devices=devices, links=self._links)

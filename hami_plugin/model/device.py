@@ -75,6 +75,7 @@ class Device:
     traits: object | None = None
     place: str = ""
     part: int = 0
+    grave: bool = False
 
     @property
     def number(self) -> str:

@@ -73,7 +73,7 @@ def _first(  # noqa: PLR0917  # what a scheduler knows
     given = [*own, *_allocated(api)]
     for device in _pool(api, driver, node):
         mine = [one for one in given if (one["driver"], one["pool"], one["device"]) == (driver, node, device["name"])]
-        if device["name"] in {one["device"] for one in used}:
+        if device.get("taints") or device["name"] in {one["device"] for one in used}:
             continue
         result = {"driver": driver, "pool": node, "device": device["name"]}
         if not device.get("allowMultipleAllocations"):

@@ -74,6 +74,30 @@ async def test_devices_that_are_not_known_yet_are_waited_for(tmp_path):
     assert not isinstance(answer, ClaimError), answer
 
 
+async def test_a_prepared_claim_is_answered_once_the_devices_own_specs_are_there(tmp_path):
+    """A reboot has taken these away too, and a container that started before would find no device."""
+    claims = Claims(tmp_path, timing=PreparingTiming(release=30.0))
+    ref = claims.claim("a", given(1))
+    await claims.names(ref)
+    listed = claims.node.snapshot.value
+    claims.node.snapshot.set(Snapshot())
+    waiting = asyncio.create_task(claims.prepare(ref))
+    await claims.node.snapshot.changed(claims.node.snapshot.version, timeout=0.05)
+    assert not waiting.done()
+
+    claims.node.snapshot.set(listed)
+
+    assert not isinstance((await waiting)[ref.uid], ClaimError)
+
+
+async def test_a_driver_that_never_answers_keeps_no_prepared_claim_from_being_answered(claims):
+    ref = claims.claim("a", given(1))
+    names = await claims.names(ref)
+    claims.node.snapshot.set(Snapshot())
+
+    assert await claims.names(ref) == names
+
+
 async def test_devices_that_never_become_known_are_a_refusal(claims):
     claims.node.snapshot.set(Snapshot())
 

@@ -8,7 +8,7 @@ import pytest
 
 from hami_plugin.aio import Backoff, Watched
 from hami_plugin.dra.publisher import NodeSlices, SlicePublisher
-from hami_plugin.dra.slices import device_name, slice_view
+from hami_plugin.dra.slices import Taints, device_name, slice_view
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.model.views import NodeView
@@ -59,6 +59,9 @@ class Api:
     def names(self):
         return [device["name"] for _name, one in sorted(self.there.items()) for device in one["spec"]["devices"]]
 
+    def devices(self):
+        return [device for _name, one in sorted(self.there.items()) for device in one["spec"]["devices"]]
+
     def _put(self, document):
         self._count()
         return self._stored(self.edit(kept(copy.deepcopy(dict(document)))))
@@ -77,7 +80,7 @@ class Api:
 
 
 class Stage:
-    def __init__(self):
+    def __init__(self, **options):
         self.slices, self.live, self.cluster = NodeSlices(), LiveNode(), FakeCluster()
         self.api, self.snapshot, self.withheld = Api(self.slices), Watched(snapshot(3)), set()
         self.publisher = SlicePublisher(
@@ -90,6 +93,7 @@ class Stage:
             events=EventRecorder(self.cluster, NODE),
             withheld=lambda: self.withheld,
             backoff=Backoff(first=0.001, cap=0.005),
+            **options,
         )
 
     def known(self):
@@ -112,8 +116,8 @@ class Stage:
 
 
 @asynccontextmanager
-async def running():
-    stage = Stage()
+async def running(**options):
+    stage = Stage(**options)
     task = asyncio.create_task(stage.publisher.run())
     try:
         yield stage
@@ -231,3 +235,21 @@ async def test_an_old_view_of_a_slice_brings_nothing_back(stage):
     await stage.settled()
 
     assert stage.api.writes == writes
+
+
+async def test_a_server_that_drops_taints_has_unwell_devices_left_out():
+    """One without the gate would show an unwell device as well."""
+    async with running(taints=Taints.NO_SCHEDULE) as stage:
+        stage.known()
+        stage.snapshot.set(snapshot(2, d1=Health.UNHEALTHY))
+        await stage.until(lambda: stage.api.names() == names(0, 1))
+        assert [("taints" in device) for device in stage.api.devices()] == [False, True]
+
+        def without(document):
+            for device in document["spec"]["devices"]:
+                device.pop("taints", None)
+            return document
+
+        stage.api.edit = without
+        stage.api.wipe()
+        await stage.until(lambda: stage.api.names() == names(0))

@@ -2,20 +2,26 @@
 
 import copy
 import re
+from collections import Counter
+from dataclasses import replace
+from itertools import combinations
 
 import pytest
 
 from hami_plugin.dra.slices import (
     MAX_DEVICES,
     Place,
+    Taints,
     device_name,
     devices,
+    link_groups,
     normal,
     offered,
     slice_view,
     writes,
 )
 from hami_plugin.model.device import Health
+from hami_plugin.model.links import Links, scored
 from hami_plugin.model.quantity import exact
 from hami_plugin.protocol.register import key as refuses_key
 from hami_plugin.simulation.apiserver import kept
@@ -179,6 +185,62 @@ def test_an_unwell_or_withheld_card_is_left_out():
     names = [one["name"] for one in devices(every, {uuid(0)})]
 
     assert names == [device_name(uuid(2)), device_name(uuid(3))]
+
+
+@pytest.mark.parametrize(
+    ("taints", "effects"),
+    [
+        (Taints.NO_SCHEDULE, ["", "NoSchedule", "NoSchedule", ""]),
+        (Taints.NO_EXECUTE, ["", "NoSchedule", "NoExecute", ""]),
+    ],
+)
+def test_an_unwell_card_is_tainted_by_severity_and_clean_again_when_it_is_well(taints, effects):
+    found = snapshot(4, d1=Health.UNHEALTHY, d2=Health.UNHEALTHY)
+    unwell = [replace(device, reason="XID 79!", grave=number == 2) for number, device in enumerate(found.devices)]
+    published = devices(offered(FAMILY, replace(found, devices=tuple(unwell))), driver="toy.hami.io", taints=taints)
+
+    given = [one.get("taints", [{"effect": ""}])[0] for one in published]
+    assert [taint["effect"] for taint in given] == effects
+    assert given[2] | {"effect": ""} == {"key": "toy.hami.io/fault", "value": "XID-79", "effect": ""}
+    assert not any("taints" in one for one in devices(offered(FAMILY, snapshot(4)), taints=taints))
+
+
+def test_a_taint_keeps_the_time_that_the_server_gave_it_and_is_not_written_for_that():
+    server = Server()
+    taint = {"key": "toy.hami.io/fault", "value": "Xid", "effect": "NoSchedule"}
+    server.wants(listed(2, taints=[taint]))
+    (there,) = server.there.values()
+    for device in there.document["spec"]["devices"]:
+        device["taints"] = [{**taint, "timeAdded": "2026-01-01T00:00:00Z"}]
+
+    assert not server.wants(listed(2, taints=[taint]))
+    todo = server.wants(
+        [{**listed(2, taints=[taint])[0], "attributes": {}}, *listed(2, taints=[{**taint, "value": "Y"}])[1:]]
+    )
+
+    one, other = todo.updates[0]["spec"]["devices"]
+    assert one["taints"][0]["timeAdded"] == "2026-01-01T00:00:00Z"
+    assert "timeAdded" not in other["taints"][0]
+
+
+def pairs(names, linked):
+    """Links of one bus, and direct ones between those that are ``linked``."""
+    every = {tuple(sorted(pair)) for pair in combinations(names, 2)}
+    return Links(pairs={pair: scored("SYS", int(pair in linked), "NV") for pair in every})
+
+
+def test_linked_groups_have_only_direct_links_and_no_device_twice():
+    names = [f"g{number}" for number in range(8)]
+    quads = {pair for four in (names[:4], names[4:]) for pair in combinations(four, 2)}
+
+    groups = link_groups(names, pairs(names, quads))
+
+    assert {size for one in groups.values() for size in one} == {2, 4}
+    for size in (2, 4):
+        members = Counter(one[size] for one in groups.values())
+        assert set(members.values()) == {size}
+    assert len({groups[name][4] for name in names[:4]}) == 1
+    assert link_groups(names, pairs(names, set())) == {name: {} for name in names}
 
 
 @pytest.mark.parametrize(

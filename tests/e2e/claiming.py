@@ -99,8 +99,10 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(set_up, directories, front_end="dra"):
-    node = await set_up(PROFILE, cdiDirs=[str(one) for one in directories], vendors={"nvidia": {"frontEnd": front_end}})
+async def staged(set_up, directories, front_end="dra", **vendor):
+    node = await set_up(
+        PROFILE, cdiDirs=[str(one) for one in directories], vendors={"nvidia": {"frontEnd": front_end, **vendor}}
+    )
     one = Stage(node, directories)
     await one.kubelet.start()
     try:

@@ -104,3 +104,33 @@ async def test_the_kubelet_counts_no_card_that_goes_by_claims_and_waits_for_clai
         await stage.node.until(
             lambda: stage.node.kubelet.allocatable(stage.node.resource) == 4 * 10, "the device plugin", GUARD_S
         )
+
+
+@pytest.mark.parametrize(("setting", "effect"), [("no-schedule", "NoSchedule"), ("no-execute", "NoExecute")])
+async def test_a_card_that_fails_is_tainted_and_given_to_nobody_until_it_heals(set_up, directories, setting, effect):
+    async with staged(set_up, directories, faultTaints=setting) as stage:
+        await stage.start()
+        first = stage.node.hardware.machine.devices[0]
+        machine = stage.node.hardware.simulator
+
+        def taints():
+            return [taint for device in stage.published() for taint in device.get("taints") or ()]
+
+        machine.inject("xid", first.index, 79)
+        machine.inject("lost", first.index)
+        await stage.node.until(lambda: [taint["effect"] for taint in taints()] == [effect], "the taint", GUARD_S)
+        assert taints()[0]["key"] == f"{DRIVER}/fault"
+        assert len(stage.published()) == 4
+        pod = stage.place("small", memory="3000Mi")
+        await stage.kubelet.prepare(pod)
+        assert [one.device_name for one in stage.kubelet.devices("small-gpu")] != [device_name(first.uuid)]
+
+        machine.inject("back", first.index)
+        await stage.node.until(lambda: not taints(), "the taint's end", GUARD_S)
+
+
+async def test_without_taints_a_card_that_fails_leaves_the_slices(set_up, directories):
+    async with staged(set_up, directories, faultTaints="off") as stage:
+        await stage.start()
+        stage.node.hardware.simulator.inject("lost", stage.node.hardware.machine.devices[0].index)
+        await stage.node.until(lambda: len(stage.published()) == 3, "the card's leave", GUARD_S)
