@@ -37,6 +37,7 @@ NO_GAPS = {
     "nothing on this node limits the container to its share: it receives the same as one with the whole device": (
         "of the demonstration"
     ),
+    "these devices are given out whole, as nothing holds containers to parts of them": "of the demonstration",
     "parts are not limited": "followed by the vendor's words",
     "not served": "followed by what a vendor has done wrong",
     "the card is in MIG mode, where it cannot be used whole; set migStrategy to mixed or single to serve its "

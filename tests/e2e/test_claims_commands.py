@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -213,3 +214,25 @@ async def test_the_demonstration_shows_a_claims_life_and_what_whole_devices_cann
     status, shown = await demo("--profile", "gaudi2-8")
     assert status == 0, shown
     assert "two pods share a card" in shown["notShown"]
+
+
+async def test_the_five_commands_of_the_guide_do_what_it_says(stage):
+    page = (Path(__file__).parents[2] / "docs/dra.md").read_text()
+    commands = [line.split() for line in page.partition("```\n")[2].partition("```")[0].splitlines()]
+    assert [command[:2] for command in commands] == [["hami-plugin", "demo"]] + [["hami-plugin", "dra"]] * 4
+    _demo, slices, claims, explain, forget = (command[2:] for command in commands)
+
+    status, shown = await demo(*_demo[1:])
+    assert status == 0, shown
+    status, out, _error = await ran(*slices)
+    assert (status, out.splitlines()[0]) == (0, f"{DRIVER}: 4 devices in 1 ResourceSlices")
+    pod = stage.place("small", memory="3000Mi")
+    await stage.kubelet.prepare(pod)
+    status, out, _error = await ran(*claims, *daemon(stage))
+    assert status == 0
+    assert f"{NAMESPACE}/small-gpu" in out
+    status, out, _error = await ran(*explain, *cluster(stage))
+    assert (status, out.splitlines()[0]) == (0, f"ResourceClaim {NAMESPACE}/small-gpu: prepared")
+    status, _out, error = await ran(*forget, *daemon(stage))
+    assert status == 1
+    assert "lives on this node" in error
