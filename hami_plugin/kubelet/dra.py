@@ -262,7 +262,7 @@ class DraEndpoint:
         timing: DraTiming | None = None,
     ) -> None:
         self.driver = driver
-        self.problem = "not started"
+        self._problem = "not started"
         self._pool = pool
         self._health = health
         self._servicer = DraServicer(claims)
@@ -278,6 +278,11 @@ class DraEndpoint:
     def running(self) -> int:
         """Calls of the kubelet that are being answered."""
         return self._servicer.running
+
+    @property
+    def problem(self) -> str:
+        """Why the kubelet cannot use the driver; empty once it has accepted it."""
+        return self._problem or (self._registrar.problem if self._registrar else "")
 
     @property
     def registered(self) -> bool:
@@ -310,9 +315,9 @@ class DraEndpoint:
                 try:
                     await self._open(attempt)
                 except HamiError as error:
-                    if str(error) != self.problem:
+                    if str(error) != self._problem:
                         log.warning("driver is away from the kubelet", driver=self.driver, why=str(error))
-                    self.problem = str(error)
+                    self._problem = str(error)
                     await self._end()
                     await happened(self._closed, within=next(delays))
                     continue
@@ -347,7 +352,7 @@ class DraEndpoint:
                 lambda server: registration_rpc.add_RegistrationServicer_to_server(registrar, server),
             )
         )
-        self.problem = ""
+        self._problem = ""
         log.info("driver served", driver=self.driver, socket=str(service.path))
 
     def _add_services(self, server: grpc.aio.Server) -> None:
@@ -362,11 +367,11 @@ class DraEndpoint:
         registrar, since = self._registrar, time.monotonic()
         while registrar and all(one.intact for one in self._sockets):
             if not registrar.asked.is_set() and time.monotonic() - since > self._timing.asked:
-                self.problem = (
+                self._problem = (
                     f"no kubelet looks into {self._registry}; it is not running, or its directory is elsewhere"
                 )
                 return False
-            self.problem = registrar.problem
+            self._problem = ""
             await happened(self._closed, within=self._timing.tick)
             if self._closed.is_set():
                 return True

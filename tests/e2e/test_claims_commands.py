@@ -136,7 +136,7 @@ async def test_a_claim_of_a_class_that_nobody_serves_and_one_with_a_misspelt_cap
 async def test_a_claim_is_explained_from_its_allocation_to_its_refusal_and_told_at_its_pod(stage):
     pod = stage.place("small", memory="3000Mi")
     status, out, _error = await ran("explain", f"{NAMESPACE}/small-gpu", *cluster(stage))
-    assert (status, out.splitlines()[0]) == (0, f"ResourceClaim {NAMESPACE}/small-gpu: allocated")
+    assert (status, out.splitlines()[0]) == (0, f"ResourceClaim {NAMESPACE}/small-gpu: allocated"), out
     assert "the kubelet has not asked for it yet" in out
     await stage.kubelet.prepare(pod)
     status, out, _error = await ran("explain", f"{NAMESPACE}/small-gpu", "--json", *cluster(stage))

@@ -62,7 +62,7 @@ OF_PARTITIONS = {
 OF_CLAIMS = {
     *("hami_plugin_dra_driver_registered", "hami_plugin_dra_slices", "hami_plugin_dra_slices_generation"),
     *("hami_plugin_dra_slices_devices", "hami_plugin_dra_claims_prepared", "hami_plugin_slice_writes_total"),
-    *("hami_plugin_claims_total", "hami_plugin_claim_seconds_bucket"),
+    *("hami_plugin_claims_total", "hami_plugin_claim_seconds"),
 }
 """Of devices that go by claims; tests/e2e/test_claims_commands.py shows these."""
 ELSEWHERE = OF_USAGE | OF_PARTITIONS | OF_CLAIMS
