@@ -646,21 +646,27 @@ def _offers(source: Source) -> tuple[Offered, ...]:
 
 
 def _held(result: Result, family: Family, one: Offered, others: Sequence[Held]) -> Held:
-    """The share as the family grants it, placed beside the others' on the same device."""
-    if one.shared and not result.slots and not result.admin:
+    """The share as the family grants it, placed beside the others' on the same device.
+
+    One that was given out without a share is whole: an API server without DRAConsumableCapacity knows no shares.
+    """
+    part = one.shared and (bool(result.share_id) or result.admin)
+    if part and not result.slots and not result.admin:
         raise ClaimError(
             f"{one.name} is shared, and nothing says how much of it was allocated",
             hint="the API server, the scheduler or an old ResourceSlice knows no DRAConsumableCapacity",
         )
-    grant = one.grant(result.memory or one.memory, result.cores, result.slots)
+    memory = result.memory if part else one.memory
+    cores, slots = (result.cores, result.slots) if part else (0, one.slots)
+    grant = one.grant(memory or one.memory, cores, slots)
     beside = [held.grant for held in others if held.grant.uuid == grant.uuid and not held.admin]
     return Held(
         request=result.request,
         device=one.name,
         share_id=result.share_id,
-        memory=result.memory if one.shared else one.memory,
-        cores=result.cores if one.shared else 0,
-        slots=result.slots if one.shared else 1,
+        memory=memory,
+        cores=cores,
+        slots=slots,
         admin=result.admin,
         grant=grant if result.admin else family.node.place(grant, one.device, beside),
     )

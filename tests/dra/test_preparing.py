@@ -215,6 +215,17 @@ async def test_a_whole_device_is_one_claims_and_has_no_part_to_say(tmp_path):
     assert "still prepared for ResourceClaim team/first" in str((await claims.prepare(other))[other.uid])
 
 
+async def test_a_device_that_was_given_out_without_a_share_is_whole(claims):
+    """An API server without DRAConsumableCapacity knows of no shares, and the scheduler books no amounts."""
+    whole = given(1)
+    del whole["shareID"], whole["consumedCapacity"]
+    names = await claims.names(claims.claim("first", whole))
+    other = claims.claim("second", given(1, memory="1Mi", cores="0"))
+
+    assert claims.limits(names)["LIMIT_0"] == f"{CARD_MIB}m,0"
+    assert "with what ResourceClaim team/first still has" in str((await claims.prepare(other))[other.uid])
+
+
 async def test_an_administrator_has_the_card_without_limits_beside_whoever_has_it(claims):
     await claims.names(claims.claim("all", given(1, memory=f"{CARD_MIB}Mi", slots="4")))
 
