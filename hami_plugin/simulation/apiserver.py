@@ -259,10 +259,14 @@ HISTORY = 20_000
 
 
 class ObjectStore:
-    """All objects. Stored objects are never changed in place, so they can be shared."""
+    """All objects. Stored objects are never changed in place, so they can be shared.
+
+    ``shares`` is whether the server has the feature gate DRAConsumableCapacity on.
+    """
 
     def __init__(self) -> None:
         self.version = Watched(1)
+        self.shares = True
         self._objects: dict[str, dict[Key, Object]] = {plural: {} for plural in RESOURCES}
         self._history: list[Change] = []
         self._compacted = 0
@@ -294,14 +298,14 @@ class ObjectStore:
             item["spec"] = {"schedulerName": "default-scheduler"} | item.get("spec", {})
             item["status"] = {"phase": "Pending"} | item.get("status", {})
         validate(resource, item)
-        return self._store(resource.plural, (namespace, name), None, kept(item)) if keep else item
+        return self._store(resource.plural, (namespace, name), None, kept(item, shares=self.shares)) if keep else item
 
     def replace(self, key: tuple[str, str, str], manifest: Mapping[str, Any]) -> Object:
         """Put ``manifest`` in place of (resource, namespace, name), if it is of the present version."""
         resource, namespace, name = key
         before = self.get(resource, namespace, name)
         check_changeable(resource, before, manifest)
-        after: Object = kept(copy.deepcopy(dict(manifest)))
+        after: Object = kept(copy.deepcopy(dict(manifest)), shares=self.shares)
         for fixed in ("uid", "name", "namespace", "creationTimestamp", "resourceVersion"):
             _restore(after["metadata"], before["metadata"], fixed)
         validate(RESOURCES[resource], after)
@@ -392,11 +396,18 @@ class ObjectStore:
 _MEBIBYTES = re.compile(r"([0-9]{1,15})Mi")
 
 
-def kept(item: Object) -> Object:
-    """The object as a server keeps it: quantities of memory are in the largest unit that needs no fraction."""
+def kept(item: Object, *, shares: bool = True) -> Object:
+    """The object as a server keeps it: quantities of memory are in the largest unit that needs no fraction.
+
+    Without ``shares`` it drops what says that a device is shared, and says nothing of that.
+    """
     spec = item.get("spec")
     for device in spec.get("devices") or () if item["kind"] == "ResourceSlice" and isinstance(spec, dict) else ():
         device["capacity"] = _canonical(device.get("capacity") or {})
+        if not shares:
+            device.pop("allowMultipleAllocations", None)
+            for capacity in device["capacity"].values():
+                capacity.pop("requestPolicy", None)
     return item
 
 

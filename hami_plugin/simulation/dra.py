@@ -7,6 +7,7 @@ it starts, asks about all claims of a pod at once, and forgets with a restart wh
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +37,8 @@ SERVICES: Mapping[str, tuple[Any, Any]] = {
     "v1beta1.DRAPlugin": (v1beta1, v1beta1_rpc.DRAPluginStub),
 }
 PREPARE_S = 45.0
+FIRST_S, LONGEST_S = 0.5, 122.0
+"""Until a socket is asked again that did not answer, the first time and at most."""
 _OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.default_authority", "localhost"))
 
 
@@ -170,6 +173,8 @@ class ClaimManager:
         self._api = api
         self._node = node
         self._seen: dict[Path, FileIdentity] = {}
+        self._delays: dict[Path, float] = {}
+        self._due: dict[Path, float] = {}
         self._plugins: list[_Plugin] = []
         self._claims: dict[str, _Known] = {}
         self._task: asyncio.Task[None] | None = None
@@ -194,7 +199,8 @@ class ClaimManager:
         for plugin in self._plugins:
             await plugin.channel.close(None)
         self._plugins.clear()
-        self._seen.clear()
+        for kept in (self._seen, self._delays, self._due):
+            kept.clear()
 
     async def restart(self) -> None:
         """Which claims are ready is forgotten; which there are is not."""
@@ -294,11 +300,19 @@ class ClaimManager:
                 del self._seen[path]
                 self._plugins = [plugin for plugin in self._plugins if plugin.socket != path]
             for path, identity in there.items():
-                if path not in self._seen:
-                    self._seen[path] = identity
-                    with suppress(grpc.aio.AioRpcError):
-                        await self._register(path)
+                if path not in self._seen and time.monotonic() >= self._due.get(path, 0.0):
+                    await self._ask(path, identity)
             await asyncio.sleep(0.05)
+
+    async def _ask(self, path: Path, identity: FileIdentity) -> None:
+        """Who does not answer is asked again, under the same path later and later."""
+        try:
+            await self._register(path)
+        except grpc.aio.AioRpcError:
+            delay = self._delays[path] = min(2 * self._delays.get(path, FIRST_S / 2), LONGEST_S)
+            self._due[path] = time.monotonic() + delay
+        else:
+            self._seen[path] = identity
 
     def _sockets(self) -> list[Path]:
         found = []

@@ -77,6 +77,25 @@ async def test_a_claims_life_from_the_slice_to_the_container_across_restarts_of_
     assert set(left.values()) == {"drop"}
 
 
+async def test_without_the_gate_for_shares_cards_go_whole_and_the_daemon_says_so(stage):
+    stage.api.store.shares = False
+    await stage.start()
+    pod = stage.place("whole")
+
+    await stage.kubelet.prepare(pod)
+
+    given = stage.edits(pod)
+    assert given.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == f"{stage.node.hardware.machine.devices[0].memory}m"
+    assert given.env["CUDA_DEVICE_SM_LIMIT"] == "0"
+    await stage.node.until(
+        lambda: "ResourceSliceFieldsDropped" in {one["reason"] for one in stage.api.events()}, "the Event", GUARD_S
+    )
+    for number in range(1, len(stage.published())):
+        stage.place(f"other-{number}")
+    with pytest.raises(UnschedulableError):
+        stage.place("too-many")
+
+
 @pytest.mark.full
 async def test_the_kubelet_counts_no_card_that_goes_by_claims_and_waits_for_claims_that_are_left(set_up, directories):
     async with staged(set_up, directories) as stage:

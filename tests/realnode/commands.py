@@ -15,6 +15,7 @@ NEWER_CONTROLLERS = (
     "endpointslice-controller",  # where the API server looks for a webhook's pods
     "validatingadmissionpolicy-status-controller",  # it checks the types of their expressions
     "taint-eviction-controller",  # a part of nodelifecycle before 1.29
+    "resourceclaim-controller",  # claims of templates
 )
 
 

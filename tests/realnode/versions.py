@@ -14,6 +14,8 @@ CDI_FIELD, SIDECARS, POLICIES = 29, 29, 30
 may run beside the others, and an API server has ValidatingAdmissionPolicy."""
 INIT_AMOUNTS, DEVICE_HEALTH = 34, 36
 """The same: init containers may ask for memory and cores, and a pod's status tells the health of its devices."""
+CLAIMS, CONSUMABLE = 34, 36
+"""The same: an API server has resource.k8s.io/v1, and several claims may have parts of one device."""
 
 NEWEST_ALONE = 35
 """What takes minutes and should be the same on any version is shown on the newest alone."""

@@ -1,0 +1,137 @@
+"""Case v, too: devices of other vendors by ResourceClaims, beside NVIDIA's by the device plugin, from one daemon."""
+
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from hami_plugin.dra.slices import driver_name
+from hami_plugin.simulation.hardware import vendor_of
+from hami_plugin.simulation.machines import load_machine
+from tests.realnode import versions
+from tests.realnode.asked import container, manifest
+from tests.realnode.claims import SPECS, Claims, request
+from tests.realnode.conftest import PROFILE
+from tests.realnode.ground import NAME
+from tests.realnode.pods import Pods
+from tests.realnode.release import SIMULATION
+from tests.realnode.servers import until
+from tests.runtimes.machines import MACHINES
+
+pytestmark = [
+    pytest.mark.case("v", "devices by ResourceClaims: shared, whole, and through every restart"),
+    pytest.mark.since(versions.CLAIMS),
+]
+PROFILES = (
+    *("mi300x-8", "ascend-910b3-8", "aws-inf2-24xlarge", "biren-br106-8", "cambricon-mlu590-8", "enflame-s60-8"),
+    *("gaudi3-8", "hygon-z100-4", "iluvatar-biv100-4", "kunlun-p800-8", "metax-c500-8", "mthreads-s4000-8"),
+)
+VENDORS = {vendor_of(load_machine(profile)).name: profile for profile in PROFILES}
+INSTANCE = {"node.kubernetes.io/instance-type": "inf2.24xlarge"}
+AMD_CORE = "/usr/local/vgpu/libamvgpu.so"
+MAJOR = 239
+"""Of no driver: a container that may open such a node is told that there is no device, and not that it may not."""
+NOT_THERE = "No such device or address"
+PERMITTED = {"yes", NOT_THERE}
+
+
+@pytest.fixture(scope="module")
+def all_vendors(installed, node):
+    """The daemon with a machine of each vendor; afterwards it has the first one alone again."""
+    node.kubectl("label", "--overwrite", "node", NAME, *(f"{key}={value}" for key, value in INSTANCE.items()))
+    node.path(AMD_CORE).write_text("stands for AMD's library")
+    every = replace(installed, profile=",".join((PROFILE, *PROFILES)))
+    every.configure(**{vendor: {"frontEnd": "dra"} for vendor in VENDORS}, resources={})
+    for profile in PROFILES:
+        make_nodes(node, profile)
+    yield every
+    node.kubectl("label", "node", NAME, *(f"{key}-" for key in INSTANCE))
+    installed.configure()
+    until(lambda: node.allocatable("nvidia.com/gpu") == 80, "all shares", 60)
+
+
+def make_nodes(node, profile):
+    """Put device nodes in place of the plain files of a simulated machine."""
+    top = node.path(f"{SIMULATION}/{profile}/dev")
+    for number, path in enumerate(sorted(one for one in top.rglob("*") if one.is_file())):
+        path.unlink()
+        node.enclosure.make_node(f"{SIMULATION}/{profile}/dev/{path.relative_to(top)}", MAJOR, number)
+
+
+@pytest.fixture
+def claims(all_vendors, node, scheduler):
+    made = Claims(node=node, pods=Pods(node=node, place=scheduler.place))
+    yield made
+    made.clear()
+
+
+def named(node, uuid):
+    """The nodes of the device with this UUID, and those of its vendor's other devices, by the CDI specs."""
+    for path in node.path(SPECS).glob("hami-plugin_*"):
+        spec = yaml.safe_load(path.read_text())
+        devices = {one["name"]: _nodes(one) for one in spec["devices"] if one["name"] != "all"}
+        if uuid in devices:
+            own = devices[uuid] | _nodes(spec)
+            return own, set().union(*devices.values()) - own
+    raise LookupError(uuid)
+
+
+def _nodes(part):
+    return {one["path"] for one in part.get("containerEdits", {}).get("deviceNodes", ())}
+
+
+def test_a_whole_device_of_every_vendor_is_in_its_pod_and_no_other_device(claims, node, all_vendors):
+    for vendor in VENDORS:
+        until(lambda vendor=vendor: claims.devices(driver_name(vendor)), f"slices of {vendor}", 60)
+    given = {}
+    for vendor in VENDORS:
+        driver = driver_name(vendor)
+        last = claims.uuids(driver)[-1]
+        given[claims.create(f"whole-{vendor}", request(driver=driver, uuid=last))] = last
+    gpu = claims.pods.submit(manifest("by-plugin", container(count=1, memory=3000, cores=30)))
+
+    claims.pods.await_running(*given, gpu, within_s=120)
+
+    for name, uuid in given.items():
+        own, others = named(node, uuid)
+        seen = claims.pods.granted(name)
+        assert seen.devices.keys() == own, name
+        assert not seen.devices.keys() & others, name
+        assert {one.reading for one in seen.devices.values()} <= PERMITTED, name
+    assert claims.pods.granted(gpu).env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "3000m"
+    assert node.allocatable("nvidia.com/gpu") == 80
+    assert [name for name in node.api.node(NAME)["status"]["allocatable"] if "/" in name and "nvidia" not in name] == []
+    claims.end(*given)
+    claims.await_free()
+
+
+@pytest.mark.parametrize("machine", [one for one in MACHINES if one.profile in PROFILES], ids=lambda one: one.profile)
+def test_a_container_has_what_the_vendors_documents_say(claims, machine):
+    driver = driver_name(machine.vendor)
+    uuid = claims.uuids(driver)[1]
+    name = claims.run("documented", request(driver=driver, uuid=uuid))
+
+    seen = claims.pods.granted(name)
+
+    known = {card.split("AWS")[-1]: card for card in machine.devices}
+    assert seen.devices.keys() == machine.received([known[uuid.split("AWS")[-1]]]).keys()
+    assert seen.env.items() >= {k: v for k, v in machine.env.items() if "VISIBLE" not in k}.items()
+
+
+@pytest.mark.since(versions.CONSUMABLE)
+def test_two_pods_share_an_amd_gpu_each_with_its_own_limits_and_a_third_waits(claims):
+    driver = driver_name("amd")
+    uuid = claims.uuids(driver)[3]
+    first = claims.run("first", request(driver=driver, uuid=uuid, memory="16384Mi", cores="25"))
+    second = claims.run("second", request(driver=driver, uuid=uuid, memory="32768Mi", cores="50"))
+    claims.create("third", request(driver=driver, uuid=uuid, memory="1Mi", cores="26"))
+
+    claims.await_waiting("third")
+    masks = {}
+    for name, memory, units in ((first, "16384m", 76), (second, "32768m", 152)):
+        env = claims.pods.granted(name).env
+        assert env["HIP_DEVICE_MEMORY_LIMIT"] == memory
+        begin, _, end = env["HSA_CU_MASK"].removeprefix("0:").partition("-")
+        masks[name] = set(range(int(begin), int(end) + 1))
+        assert len(masks[name]) == units
+    assert not masks[first] & masks[second]
