@@ -12,7 +12,7 @@ from tests.support.machines import cases, found
 from tests.support.scale import spread
 
 MACHINES = [case for case in cases() if str(case) not in LENT and "mig" not in str(case)]
-CDI = {"deviceListStrategy": ["cdi-cri"]}
+BY_CLAIMS = {"deviceListStrategy": ["cdi-cri"], "frontEnd": "dra"}
 
 
 def consumed(one, **asked):
@@ -23,7 +23,8 @@ def consumed(one, **asked):
 
 @pytest.mark.parametrize("case", spread(MACHINES, lambda case: case.machine.vendor), ids=str)
 async def test_a_device_is_made_ready_whole_and_in_a_part_where_it_is_shared(case, tmp_path):
-    it = found(case, tmp_path, **CDI)
+    it = found(case, tmp_path, **BY_CLAIMS)
+    assert not it.family.node.partitions, "the daemon would refuse to start"
     for file in ("libvnpu.so", "ld.so.preload"):
         (it.rig.root / "hook/hami-vnpu-core").mkdir(parents=True, exist_ok=True)
         (it.rig.root / "hook/hami-vnpu-core" / file).touch()

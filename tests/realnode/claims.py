@@ -126,9 +126,9 @@ class Claims:
         return {path.name for path in self.node.path(SPECS).glob("hami-claim_*")}
 
     def prepared(self) -> dict[str, str]:
-        """What the daemon's journal has, by the claim's UID: its name."""
-        kept: dict[str, str] = {}
-        for entry in map(json.loads, self.node.path(JOURNAL).read_text().splitlines()):
+        """What the daemon's journal has, by the claim's UID: its name. The first claim makes the file."""
+        path, kept = self.node.path(JOURNAL), dict[str, str]()
+        for entry in map(json.loads, path.read_text().splitlines() if path.exists() else ()):
             if entry["op"] == "claim":
                 kept[entry["uid"]] = entry["name"]
             else:

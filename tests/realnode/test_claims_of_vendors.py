@@ -23,11 +23,11 @@ pytestmark = [
     pytest.mark.since(versions.CLAIMS),
 ]
 PROFILES = (
-    *("mi300x-8", "ascend-910b3-8", "aws-inf2-24xlarge", "biren-br106-8", "cambricon-mlu590-8", "enflame-s60-8"),
+    *("mi300x-8", "ascend-910b3-8", "aws-trn1-32xlarge", "biren-br106-8", "cambricon-mlu590-8", "enflame-s60-8"),
     *("gaudi3-8", "hygon-z100-4", "iluvatar-biv100-4", "kunlun-p800-8", "metax-c500-8", "mthreads-s4000-8"),
 )
 VENDORS = {vendor_of(load_machine(profile)).name: profile for profile in PROFILES}
-INSTANCE = {"node.kubernetes.io/instance-type": "inf2.24xlarge"}
+INSTANCE = {"node.kubernetes.io/instance-type": "trn1.32xlarge"}
 AMD_CORE = "/usr/local/vgpu/libamvgpu.so"
 MAJOR = 239
 """Of no driver: a container that may open such a node is told that there is no device, and not that it may not."""
