@@ -113,12 +113,16 @@ _RING = 4
 """NPUs that are in one network, by their numbers, where they are not all in one."""
 
 
+WHOLE_BY_CLAIMS = "NPUs that go by ResourceClaims are given out whole"
+
+
 def node_side(settings: AscendSettings, family: Family) -> NodeSide:
     """The node side of the chip that the family is for."""
     chip = next(chip for chip in settings.chips if chip.device_type == family.device_type)
     return NodeSide(
         replicas=lambda _device: replicas(chip),
         partitions=partition_side(settings, chip) if settings.cuts and chip.templates else None,
+        whole_only=WHOLE_BY_CLAIMS if settings.front_end == "dra" else "",
         register=partial(register, settings, chip),
         notes={NODE_MODE: str(settings.soft).lower()},
         delivery=delivery(settings, chip),

@@ -47,8 +47,8 @@ class NodeSettings(TreeSettings):
 
     @property
     def cuts(self) -> bool:
-        """Whether NPUs are cut here, and not by Ascend's container runtime."""
-        return self.delivery.ways != (Way.ENVVAR,)
+        """Whether NPUs are cut here, and not by Ascend's container runtime. For claims they are not cut at all."""
+        return self.delivery.ways != (Way.ENVVAR,) and self.front_end != "dra"
 
     def seen(self, path: str) -> Path:
         """A path of the driver's root as this process reaches it."""
