@@ -310,7 +310,7 @@ def test_a_wiped_directory_of_specs_is_filled_again_before_a_container_restarts(
 
 
 @PARTS
-def test_a_card_that_fails_leaves_the_slices_and_is_unhealthy_at_its_pod_until_it_heals(
+def test_a_card_that_fails_is_tainted_in_the_slices_and_unhealthy_at_its_pod_until_it_heals(
     claims, by_claims, record_property
 ):
     name = claims.run("patient", request(memory="1000Mi"))
@@ -322,16 +322,24 @@ def test_a_card_that_fails_leaves_the_slices_and_is_unhealthy_at_its_pod_until_i
         told = {one["name"]: one["resources"] for one in status.get("allocatedResourcesStatus", ())}
         return [device["health"] for device in told.get(f"claim:{CLAIM}", ())]
 
+    def taints():
+        return claims.devices()[result["device"]].get("taints", [])
+
     until(lambda: health() == ["Healthy"], "health in the pod's status", BACK_S)
     machine.inject("xid", number, "79")
     machine.inject("lost", number)
     try:
         ill = until(lambda: health() == ["Unhealthy"], "the fault in the pod's status", BACK_S)
-        until(lambda: result["device"] not in claims.devices(), "the card to leave the slices", BACK_S)
+        until(lambda: [one["effect"] for one in taints()] == ["NoSchedule"], "the taint of the card", BACK_S)
+        claims.create(
+            "next", request(uuid=claims.devices()[result["device"]]["attributes"]["uuid"]["string"], memory="1Mi")
+        )
+        claims.await_waiting("next")
     finally:
         machine.inject("back", number)
     well = until(lambda: health() == ["Healthy"], "healing in the pod's status", BACK_S)
-    until(lambda: result["device"] in claims.devices(), "the card in the slices", BACK_S)
+    until(lambda: not taints(), "the end of the taint", BACK_S)
+    claims.pods.await_running("next")
 
     assert (claims.pods.phase(name), claims.pods.restarts(name)) == ("Running", 0)
     record_property("figures", f"a claim's pod tells an XID after {ill:.1f} s, and its end after {well:.1f} s")
