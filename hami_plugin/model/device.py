@@ -57,6 +57,8 @@ class Device:
     ``place`` is where a partition is, as ``<card's UUID>/<place on it>``, ``index`` its card's, and ``part`` its number
     on the card. Partitions are made and unmade by software: one that is not listed any more is no fault, and whatever
     is made at the same place has the same health. The kubelet knows a partition by its UUID alone.
+
+    ``grave``: its fault asks for a reset or a reboot.
     """
 
     uuid: str

@@ -236,4 +236,5 @@ def _device(device: Device) -> dict[str, Any]:
         "message": device.message,
         "place": device.place,
         "part": device.part,
+        "grave": device.grave,
     }

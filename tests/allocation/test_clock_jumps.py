@@ -30,6 +30,8 @@ READERS = {
     "cluster/client.py": "when an Event happened, for people",
     "scheduler/extender/extender.py": "the time in locks and handshakes, as HAMi writes them",
     "scheduler/extender/certificates.py": "whether a certificate has expired",
+    "node_status/events.py": "when an Event was written, for the status page",
+    "node_status/faults.py": "when a device failed, for people",
     "kubelet/dra.py": "when a device's health was told, for the kubelet",
     "partitions/cutting.py": "when a partition was made, and since when it is nobody's, over restarts",
     "partitions/journal.py": "when a line was written, for people",

@@ -112,7 +112,7 @@ class NvmlLibrary:
         """Load the library and initialise it. What fails half-way leaves nothing behind but the loaded library."""
         self.close()
         self._library = load_first(self._places, self._dlopen)
-        pynvml.nvmlLib = self._library
+        _bind(self._library)
         self.ask("nvmlInit")
         self._initialised = True
 
@@ -121,15 +121,14 @@ class NvmlLibrary:
 
         The dynamic loader would hand out the old one under the same name as long as it is loaded.
         """
+        library, self._library = self._library, None
+        bound = pynvml.nvmlLib is library  # else another one was opened since, as while the configuration changes
         if self._initialised:
             self._initialised = False
             with suppress(NvmlError):
-                self.ask("nvmlShutdown")
-        library, self._library = self._library, None
-        if pynvml.nvmlLib is library:  # else another one is open, as while the configuration changes
-            pynvml.nvmlLib = None
-            pynvml._nvmlLib_refcount = 0  # noqa: SLF001  # the binding offers no other way to change libraries
-            pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001  # as above
+                self.ask("nvmlShutdown") if bound else library.nvmlShutdown()
+        if bound:
+            _bind(None)
         if library is not None:
             _ctypes.dlclose(library._handle)  # noqa: SLF001  # the standard library has no public name for it
 
@@ -144,6 +143,13 @@ class NvmlLibrary:
             raise NvmlError.of(function, error) from error
         except UnicodeDecodeError as error:
             raise NvmlError(function, pynvml.NVML_ERROR_UNKNOWN, "GarbledText") from error
+
+
+def _bind(library: Any) -> None:
+    """Have the binding call this library, and forget the functions of the former one."""
+    pynvml.nvmlLib = library
+    pynvml._nvmlLib_refcount = 0  # noqa: SLF001  # the binding offers no other way to change libraries
+    pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001  # as above
 
 
 Handle = NewType("Handle", object)

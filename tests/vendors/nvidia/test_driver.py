@@ -45,6 +45,16 @@ def about_one_card(symbols: set[str]) -> list[str]:
     return [*sorted({s for s in symbols if s.startswith("nvmlDevice")} - everywhere), "nvmlDeviceGetHandleByIndex_v2"]
 
 
+def test_a_driver_that_opens_while_another_one_is_open_asks_its_own_library(rig: Callable[..., Any]) -> None:
+    former, new = rig("dgx-h100"), rig("a100-pcie-2-mig")
+    uuids = {device.uuid for device in new.machine.devices}
+    former.driver.discover()
+
+    assert {one.device.uuid for one in new.driver.discover().sightings} >= uuids
+    former.driver.close()
+    assert {one.device.uuid for one in new.driver.discover().sightings} >= uuids
+
+
 @pytest.mark.scenario("D4")
 def test_a_card_that_is_lost_in_any_call_leaves_the_seven_others(rig: Callable[..., Any]) -> None:
     machine = rig()
