@@ -205,6 +205,7 @@ async def demo(*arguments):
     return command.returncode, json.loads(out)
 
 
+@pytest.mark.full
 async def test_the_demonstration_shows_a_claims_life_and_what_whole_devices_cannot_show():
     status, shown = await demo("--profile", "hgx-a100-4gpu")
     assert status == 0, shown

@@ -159,7 +159,7 @@ async def killed(set_up, tmp_path):
 
 
 @pytest.mark.scenario("A5")
-@pytest.mark.parametrize("company", spread(COMPANY, part=3))
+@pytest.mark.parametrize("company", spread(COMPANY, part=6))
 async def test_a_daemon_that_dies_at_any_point_of_prepare_and_unprepare_leaks_nothing_when(company, killed):
     at = list(COMPANY).index(company)
     points = POINTS if len(spread(POINTS)) == len(POINTS) else POINTS[at::9]
@@ -192,7 +192,7 @@ CAUSES = {"created": lambda stage: stage.kubelet.wipe(), "updated": card_fails, 
 
 
 @pytest.mark.scenario("A5")
-@pytest.mark.parametrize("spot", spread(dying.PUBLISH, part=2))
+@pytest.mark.parametrize("spot", spread(dying.PUBLISH, part=3))
 async def test_a_daemon_that_dies_when(spot, killed):
     stage, cards = killed.stage, killed.node.hardware.machine.devices
     killed.file.write_text(spot)

@@ -229,7 +229,7 @@ async def test_random_changes_under_load_lose_no_allocate_and_show_no_mixture(se
     watching = asyncio.create_task(watch())
     final, applied = 10, 0
     async with Arrivals(stage) as arrivals:
-        for _burst in range(sized(5, 50)):
+        for _burst in range(sized(2, 50)):
             for _ in range(10):
                 match chance.choice(["valid", "valid", "level", "mistake", "restart"]):
                     case "valid":
@@ -263,6 +263,7 @@ def _paired(split, **own):
     return configuration(vendors={"nvidia": nvidia}, **own)
 
 
+@pytest.mark.full
 async def test_changes_leave_no_threads_or_descriptors_behind(set_up):
     stage = await set_up()
     config = await mounted(stage)
@@ -277,7 +278,7 @@ async def test_changes_leave_no_threads_or_descriptors_behind(set_up):
         await in_force(stage, 2 + number)
         await shares(stage, 11 + number)
     before = await counted()
-    for number in range(sized(6, 30)):
+    for number in range(30):
         config.put(configuration(split=11 + number % 3, rescanSeconds=40 + number))
         await in_force(stage, 6 + number)
 
