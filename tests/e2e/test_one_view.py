@@ -65,7 +65,9 @@ OF_CLAIMS = {
     *("hami_plugin_claims_total", "hami_plugin_claim_seconds"),
 }
 """Of devices that go by claims; tests/e2e/test_claims_commands.py shows these."""
-ELSEWHERE = OF_USAGE | OF_PARTITIONS | OF_CLAIMS
+OF_FAULTS = {"hami_plugin_device_fault_container", "hami_plugin_device_faults_total"}
+"""Of devices that have failed; tests/e2e/test_fault_attribution.py shows these."""
+ELSEWHERE = OF_USAGE | OF_PARTITIONS | OF_CLAIMS | OF_FAULTS
 
 
 async def share(stage: SimulatedNode, name: str, **limits: int) -> PodView:
