@@ -18,7 +18,6 @@ from prometheus_client.exposition import choose_encoder
 
 from hami_plugin.errors import HamiError
 from hami_plugin.telemetry.connections import Connections
-from hami_plugin.telemetry.status_page import news, page, policy
 
 _INDEX = """hami-plugin
 
@@ -97,6 +96,8 @@ class Probes:
     async def _index(self, request: web.Request) -> web.Response:
         """The status page for a browser that may see it, else what there is, as text."""
         if self.status and "text/html" in request.headers.get("Accept", "") and self._may_look(request):
+            from hami_plugin.telemetry.status_page import page  # noqa: PLC0415  # as below
+
             return web.Response(text=page(self.status()), content_type="text/html", headers=_page_headers())
         more = (_USAGE_LINE if self.usage else "") + (_PARTITIONS_LINE if self.partitions else "")
         more += _FAULTS_LINE if self.faults else ""
@@ -131,6 +132,8 @@ class Probes:
         assert self.status
         if not self._may_look(request):
             return _forbidden("the status page", "; statusPage: any opens it to others")
+        from hami_plugin.telemetry.status_page import news  # noqa: PLC0415  # as below
+
         return _json(news(self.status()))
 
     def _may_look(self, request: web.Request) -> bool:
@@ -272,6 +275,8 @@ def _by_address(request: web.Request) -> bool:
 
 
 def _page_headers() -> dict[str, str]:
+    from hami_plugin.telemetry.status_page import policy  # noqa: PLC0415  # a page that nobody looks at costs nothing
+
     return {
         "Cache-Control": "no-store",
         "Content-Security-Policy": policy(),
