@@ -251,7 +251,7 @@ def test_the_daemon_is_killed_between_prepare_and_start_and_its_specs_are_gone(c
     """After a kill nobody serves for a while; the runtime does not find the names, and the kubelet tries again."""
     node.enclosure.run(*CTR, "rm", MISSING, deadline_s=20)
     waits = receiving({**container(), "image": MISSING})
-    name = claims.create("late", request(memory="1234Mi", cores="12"), containers=[waits])
+    name = claims.create("late-claim", request(memory="1234Mi", cores="12"), containers=[waits])
     until(lambda: any("ErrImageNeverPull" in line for line in claims.pods.told(name)), "the missing image", BACK_S)
     before, pid = claims.specs(), by_claims.pid()
     assert len(before) == 1

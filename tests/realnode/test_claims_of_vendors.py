@@ -101,7 +101,8 @@ def test_a_whole_device_of_every_vendor_is_in_its_pod_and_no_other_device(claims
         assert {one.reading for one in seen.devices.values()} <= PERMITTED, name
     assert claims.pods.granted(gpu).env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "3000m"
     assert node.allocatable("nvidia.com/gpu") == 80
-    assert [name for name in node.api.node(NAME)["status"]["allocatable"] if "/" in name and "nvidia" not in name] == []
+    allocatable = node.api.node(NAME)["status"]["allocatable"]  # with a 0 for what a former daemon had
+    assert [name for name, count in allocatable.items() if "/" in name and "nvidia" not in name and count != "0"] == []
     claims.end(*given)
     claims.await_free()
 
