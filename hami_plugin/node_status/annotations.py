@@ -108,11 +108,15 @@ class Style:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desired:
-    """What one family wants, or why it wants nothing: ``retry`` when it may succeed soon."""
+    """What one family wants, or why it wants nothing: ``retry`` when it may succeed soon.
+
+    ``pending`` is what it still waits for, which is no mistake: it ends by itself.
+    """
 
     source: Source
     wanted: Mapping[str, str | None] = field(default_factory=dict)
     problem: str = ""
+    pending: str = ""
     retry: bool = False
 
     @property
@@ -181,7 +185,7 @@ def desired_annotations(sources: Sequence[Source], style: Style, taken: Abstract
     for source in sources:
         cuttable = source.cuttable.value if source.cuttable else None
         if source.cuttable and cuttable is None:
-            yield Desired(source=source)
+            yield Desired(source=source, pending=f"{source.family.device_type}: its partitions are not known yet")
             continue
         try:
             wanted = wanted_annotations(

@@ -138,7 +138,7 @@ class Registration:
         self.problem = problem or ("" if known else "no devices are known yet")
 
     def _wanted(self, live: Mapping[str, str]) -> tuple[Wanted, str]:
-        """What all families want, and what is wrong with those that cannot be written down: these stay."""
+        """What all families want, and why some are not written down, whose former annotations stay."""
         taken = self._taken() if self._needs_taken else frozenset()
         desired = list(desired_annotations(self._sources, self._style, taken))
         problems = [one.problem for one in desired if one.problem]
@@ -150,6 +150,7 @@ class Registration:
             self._events.node("AnnotationsTooLarge", patch.problem)
         if patch.dropped:
             problems.append(patch.problem)
+        problems += [one.pending for one in desired if one.pending]
         return patch.wanted, "; ".join(problems)
 
     def _heartbeat(self, *, written: bool) -> dict[str, str | None]:

@@ -34,13 +34,13 @@ OTHER = changed(
 
 
 class Rig:
-    def __init__(self, shown, *, style=None, families=(FAMILY,), taken=frozenset):
+    def __init__(self, shown, *, style=None, families=(FAMILY,), taken=frozenset, cuttable=None):
         self.cluster, self.live = FakeCluster(), LiveNode()
         self.events = EventRecorder(self.cluster, NODE)
         self.snapshot = Watched(shown)
         self.registration = Registration(
             self.cluster,
-            [Source(family=family, snapshot=self.snapshot) for family in families],
+            [Source(family=family, snapshot=self.snapshot, cuttable=cuttable) for family in families],
             node=self.live,
             events=self.events,
             style=style or Style(),
@@ -91,6 +91,19 @@ async def test_devices_and_scores_are_written_in_one_patch_and_then_nothing_more
     assert decode_scores(rig.annotations[SCORE])[uuid(0)] == {uuid(1): 100}
     assert rig.cluster.calls == [("patch", "nodes")]
     assert rig.registration.problem == ""
+
+
+async def test_a_family_is_not_registered_and_the_daemon_not_ready_until_its_partitions_are_known(start):
+    cuttable = Watched(None)
+    rig = start(snapshot(2), cuttable=cuttable).attach()
+    await until(lambda: "its partitions are not known yet" in rig.registration.problem)
+    before = dict(rig.annotations)
+
+    cuttable.set({})
+    await until(lambda: REGISTER in rig.annotations and not rig.registration.problem)
+
+    assert REGISTER not in before
+    assert rig.told() == set()
 
 
 async def test_a_node_that_says_it_already_is_not_written_to(start):
