@@ -126,4 +126,4 @@ def test_no_descriptor_stays_open_after_a_refusal(tmp_path: Path) -> None:
         problem(tmp_path)
         problem(Path("/dev/zero"))
 
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before  # another test's may be closed meanwhile
