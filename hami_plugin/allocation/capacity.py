@@ -6,8 +6,9 @@ What was handed out here counts, whatever pods' annotations say, so that no devi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +18,7 @@ from hami_plugin.allocation.identity import Found, Held, Identity
 from hami_plugin.allocation.ledger import Ledger
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.allocation.settlement import Refusals, Settlement
-from hami_plugin.errors import HamiError, RefusalReason
+from hami_plugin.errors import HamiError, RefusalReason, WireError
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.log import logger
 from hami_plugin.model.device import Device, Snapshot, physical_id
@@ -26,7 +27,8 @@ from hami_plugin.model.ports import Checkpoint, Observer, Offer
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.partitions.manager import Partitions
-from hami_plugin.protocol.decisions import Claim, Question, asking
+from hami_plugin.protocol.decisions import Claim, Question, asking, claims
+from hami_plugin.protocol.keys import BIND_PHASE, PHASE_FAILED
 from hami_plugin.protocol.register import DeviceInfo, MigProfile, Refuses
 from hami_plugin.scheduler.engine.devices import added, collapsed
 from hami_plugin.scheduler.engine.requests import is_part
@@ -407,26 +409,66 @@ class Capacity:
         account = self._node.rules.counted
         if account is None or not isinstance(identity, Found) or self._parts(identity.claim):
             return None  # of a card that is cut, the driver gives out nothing twice
-        claim = identity.claim
+        return self._beyond(ids, identity.claim, devices, account)
+
+    def beyond(self, held: Held, pod: PodView, grants: Sequence[Grant], devices: Mapping[str, DeviceFacts]) -> str:
+        """What a device would give away beyond what it has, if a container that runs had these ``grants``; empty where
+        all of it fits, beside what is decided for pods that start.
+        """
+        if (container := pod.container(held.container)) is None:
+            return f"pod {pod.key} has no container {held.container} any more"
+        claim = Claim(pod=pod, container=container, grants=tuple(grants), piece=None)
+        account = self._node.rules.counted or EXACTLY
+        found = self._beyond(held.ids, claim, devices, account, waiting=list(self._decided_elsewhere()), asks=False)
+        if found is None:
+            return ""
+        measure, excess = found
+        return excess.message(measure.device.uuid, measure.unit(excess.what), pod.key)
+
+    def _decided_elsewhere(self) -> Iterator[Held]:
+        """What schedulers have decided for pods of this node that the kubelet has not asked for yet."""
+        question = self._question
+        for pod in self._node.pods.pods:
+            if pod.phase != "Pending" or pod.deleted or question.decision not in pod.annotations:
+                continue
+            if pod.annotations.get(BIND_PHASE) == PHASE_FAILED or pod.node != self._node.rules.node:
+                continue
+            with suppress(WireError):
+                for claim in claims(pod, question):
+                    if (pod.uid, claim.container.name, question.resource) not in self._node.ledger.held:
+                        yield self._held((), pod, claim.container, claim.grants, {})
+
+    def _beyond(
+        self,
+        ids: Iterable[str],
+        claim: Claim,
+        devices: Mapping[str, DeviceFacts],
+        account: Account,
+        *,
+        waiting: Sequence[Held] = (),
+        asks: bool = True,
+    ) -> TooMuch | None:
         own_key, names = (claim.pod.uid, claim.container.name), (self._question.resource, *self._question.also)
         for uuid in {grant.uuid: None for grant in claim.grants}:
             measure = devices[uuid].measure if uuid in devices else None
             if measure is None:
                 continue
             # Each container once, as far as schedulers can know of them.
-            shares = {(one.uid, one.container): one for one in self._node.ledger.held.on(uuid) if one.resource in names}
+            here = (one for one in waiting if any(grant.uuid == uuid for grant in one.grants))
+            there = (one for one in self._node.ledger.held.on(uuid) if one.resource in names)
+            shares = {(one.uid, one.container): one for one in (*here, *there)}
             holders = [one for whose, one in shares.items() if whose != own_key and not one.undecided]
             if measure.fits([claim.grants, *(one.grants for one in holders)]):
                 continue
             own, others = self._tenants(ids, claim, measure, holders)
-            asks = account.read(claim.pod, own, self._question, True)
+            asked = account.read(claim.pod, own, self._question, asks)
             beside = [account.read(pod, has, self._question, False) for pod, has in others]
-            if found := overcommitted(measure.total, asks, beside):
+            if found := overcommitted(measure.total, asked, beside):
                 return measure, found
         return None
 
     def _tenants(
-        self, ids: Sequence[str], claim: Claim, measure: Measure, holders: Sequence[Held]
+        self, ids: Iterable[str], claim: Claim, measure: Measure, holders: Sequence[Held]
     ) -> tuple[Shares, list[tuple[PodView, Shares]]]:
         """What the pod would have of the device, and what each of the others has that live."""
         shares: defaultdict[str, dict[str, Grant]] = defaultdict(dict)
@@ -539,7 +581,7 @@ class Capacity:
 
     def _held(
         self,
-        ids: Sequence[str],
+        ids: Iterable[str],
         pod: PodView,
         container: ContainerView,
         grants: Sequence[Grant],

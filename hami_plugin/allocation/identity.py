@@ -25,9 +25,18 @@ Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Resize:
+    """A change of what a container has that is under way. Until it is done, the larger of both counts."""
+
+    before: tuple[Grant, ...]
+    after: tuple[Grant, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
     """A share that was handed out: to whom, under which ids. ``init`` marks a plain init container, ``undecided`` what
-    no scheduler knows of.
+    no scheduler knows of. ``resized``: the grants are not those that the container started with, and it is held to them
+    anew after each of its starts.
     """
 
     uid: str
@@ -40,6 +49,8 @@ class Held:
     init: bool = False
     settled: bool = False
     undecided: bool = False
+    resized: bool = False
+    resize: Resize | None = None
 
     @property
     def key(self) -> Key:

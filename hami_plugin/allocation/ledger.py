@@ -7,14 +7,14 @@ import json
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hami_plugin.allocation.identity import Held, HeldShares, Key
+from hami_plugin.allocation.identity import Held, HeldShares, Key, Resize
 from hami_plugin.errors import HamiError
 from hami_plugin.host.files import write_atomically
 from hami_plugin.host.threads import Worker, carried
@@ -72,6 +72,12 @@ class Ledger:
     def write(self, held: Held) -> None:
         """Have a reserved share put on file. The kubelet must not hear of it before ``written``."""
         self._note({"op": "hold", **_entry(held)})
+
+    def change(self, held: Held) -> None:
+        """What a container has is to be put on file anew, if it still has anything."""
+        if held.key in self.held:
+            self._put(held)
+            self.write(held)
 
     def check(self) -> None:
         """Have the journal written anew, if somebody took it away."""
@@ -140,11 +146,17 @@ def _entry(held: Held) -> dict[str, Any]:
         "container": held.container,
         "resource": held.resource,
         "ids": sorted(held.ids),
-        "grants": [[grant.uuid, grant.device_type, grant.memory, grant.cores, grant.notes] for grant in held.grants],
+        "grants": _written(held.grants),
         "init": held.init,
         "settled": held.settled,
         **({"undecided": True} if held.undecided else {}),
+        **({"resized": True} if held.resized else {}),
+        **({"resize": [_written(held.resize.before), _written(held.resize.after)]} if held.resize else {}),
     }
+
+
+def _written(grants: Iterable[Grant]) -> list[list[Any]]:
+    return [[grant.uuid, grant.device_type, grant.memory, grant.cores, grant.notes] for grant in grants]
 
 
 def _held(entry: Mapping[str, Any]) -> Held:
@@ -155,19 +167,29 @@ def _held(entry: Mapping[str, Any]) -> Held:
         container=_text(entry["container"]),
         resource=_text(entry["resource"]),
         ids=frozenset(map(_text, entry["ids"])),
-        grants=tuple(
-            Grant(
-                uuid=_text(uuid),
-                device_type=_text(device_type),
-                memory=_amount(memory),
-                cores=_amount(cores),
-                notes=_notes(*notes),
-            )
-            for uuid, device_type, memory, cores, *notes in entry["grants"]
-        ),
+        grants=_grants(entry["grants"]),
         init=bool(entry["init"]),
         settled=bool(entry["settled"]),
         undecided=bool(entry.get("undecided", False)),
+        resized=bool(entry.get("resized", False)),
+        resize=_resize(*entry["resize"]) if "resize" in entry else None,
+    )
+
+
+def _resize(before: Sequence[Any], after: Sequence[Any]) -> Resize:
+    return Resize(before=_grants(before), after=_grants(after))
+
+
+def _grants(written: Sequence[Any]) -> tuple[Grant, ...]:
+    return tuple(
+        Grant(
+            uuid=_text(uuid),
+            device_type=_text(device_type),
+            memory=_amount(memory),
+            cores=_amount(cores),
+            notes=_notes(*notes),
+        )
+        for uuid, device_type, memory, cores, *notes in written
     )
 
 

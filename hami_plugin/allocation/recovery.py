@@ -202,6 +202,7 @@ def _again(
         init=container.init and not container.restartable,
         settled=settled,
         undecided=undecided,
+        resized=not undecided,  # whether it was, nobody knows any more: it is held to what its pod says
     )
 
 

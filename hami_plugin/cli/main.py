@@ -28,6 +28,7 @@ COMMANDS = {
     "new-vendor": "hami_plugin.cli.new_vendor",
     "node": "hami_plugin.cli.node",
     "partitions": "hami_plugin.cli.partitions",
+    "resize": "hami_plugin.cli.resize",
     "run": "hami_plugin.cli.daemon",
     "scheduler": "hami_plugin.cli.scheduler",
     "support-bundle": "hami_plugin.cli.doctor",

@@ -17,7 +17,7 @@ from hami_plugin.errors import HamiError
 
 URL = "http://127.0.0.1:9394"
 TIMEOUT_S = 5.0
-FORGET_S = 40.0
+FORGET_S = RESIZE_S = 40.0
 MAX_BYTES = 32 << 20
 
 
@@ -55,6 +55,20 @@ def forget_claim(url: str, uid: str) -> Mapping[str, Any]:
         raise HamiError(f"{where} is no JSON: {error}", hint="is this the daemon's httpPort?") from error
     if not isinstance(document, dict) or not isinstance(document.get("forgotten"), bool):
         raise HamiError(f"{where} does not say whether it was released", hint="is this the daemon's httpPort?")
+    return document
+
+
+def resize(url: str, wish: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Have the daemon change what a container may use: ``resized``, ``why`` not, and what it has now."""
+    where = f"{url.rstrip('/')}/debug/resize"
+    headers = {"Hami-Plugin-Resize": "1", "Content-Type": "application/json"}
+    request = Request(where, method="POST", data=json.dumps(wish).encode(), headers=headers)  # noqa: S310  # as above
+    try:
+        document = json.loads(_read(request, where, RESIZE_S, (HTTPStatus.CONFLICT, HTTPStatus.BAD_REQUEST)))
+    except ValueError as error:
+        raise HamiError(f"{where} is no JSON: {error}", hint="is this the daemon's httpPort?") from error
+    if not isinstance(document, dict) or not isinstance(document.get("resized"), bool):
+        raise HamiError(f"{where} does not say whether it was resized", hint="is this the daemon's httpPort?")
     return document
 
 

@@ -28,6 +28,7 @@ from hami_plugin.allocation.identity import Held
 from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.allocation.recovery import KubeletAccount, Recovery
+from hami_plugin.allocation.resizing import Resizer, wish_of
 from hami_plugin.allocation.settlement import LockReaper, Settlement, lock_age
 from hami_plugin.cluster.client import ApiServer, connect
 from hami_plugin.config.load import Configuration
@@ -69,6 +70,7 @@ from hami_plugin.telemetry.metrics import (
     Faults,
     HamiUsage,
     Metrics,
+    Resized,
     Shown,
     Usage,
 )
@@ -155,9 +157,17 @@ class Daemon:
         self._checkpoint = CheckpointFile(settings.kubelet_dir)
         self._directory = PluginDirectory(started=self._pods.by_creation)
         self._vendors = process.vendors(process.configuration)
-        self._serving = build(self._vendors, self._builder(process.host, metrics))
-        self._settlement.questions = self._serving.questions
-        self._settlement.recorders = [one.names for one in self._serving.partitions]
+        builder = self._builder(process.host, metrics)
+        self._serving = build(self._vendors, builder)
+        self._usage = UsageReader(
+            self._serving.sources if settings.usage_seconds else [],
+            Pods(held=lambda: (*self._ledger.held.values(), *self._claims.held()), known=self._known_pods),
+            host=HostFiles(paths=process.host),
+            interval=settings.usage_seconds,
+        )
+        self._resizer = Resizer(builder.node, self._serving.sources, cluster, self._usage.limit)
+        self._settlement.questions = self._resizer.questions = self._serving.questions
+        self._settlement.recorders = [*(one.names for one in self._serving.partitions), self._resizer.said]
         self._reaper = LockReaper(
             cluster, pods=self._pods, node=self._node, ledger=self._ledger, questions=self._settlement.questions
         )
@@ -169,12 +179,6 @@ class Daemon:
             style=Style(legacy=settings.register_format == "legacy", scores=settings.topology_scores),
             now=lambda: datetime.now(tz=UTC).astimezone(),
             taken=lambda: {grant.uuid for held in self._ledger.held.values() for grant in held.grants},
-        )
-        self._usage = UsageReader(
-            self._serving.sources if settings.usage_seconds else [],
-            Pods(held=lambda: (*self._ledger.held.values(), *self._claims.held()), known=self._known_pods),
-            host=HostFiles(paths=process.host),
-            interval=settings.usage_seconds,
         )
         self._recovery = Recovery(
             ledger=self._ledger, pods=self._pods, settlement=self._settlement, checkpoint=self._checkpoint
@@ -356,8 +360,9 @@ class Daemon:
     async def _drained(self, leave: Callable[[], None]) -> str:
         """``leave`` what the kubelet asks from now on to others, and finish the rest. Answers why this cannot be."""
         leave()
-        if not await holds(lambda: not self._serving.running, within=DRAIN_S):
-            why = f"a call of the kubelet has been running for {DRAIN_S:g} s"
+        self._resizer.closed = "another daemon takes this node over"
+        if not await holds(lambda: not self._serving.running and self._resizer.idle, within=DRAIN_S):
+            why = f"a call has been running for {DRAIN_S:g} s"
         else:
             await holds(lambda: self._settlement.idle, within=SETTLE_S)  # the successor records what is left
             try:
@@ -367,6 +372,7 @@ class Daemon:
                 why = f"the journal cannot be written: {error}"
             else:
                 return ""
+        self._resizer.closed = ""
         self._serving.stay()
         return why
 
@@ -466,6 +472,7 @@ class Daemon:
             condition,
             Faults(self.fault_log, self._occupied),
             Usage(self._usage),
+            Resized(lambda: self._resizer.counts),
             Cut(self._serving.partitions),
             Claimed(self._claim_drivers),
             *hami,
@@ -494,6 +501,13 @@ class Daemon:
     def usage(self) -> Mapping[str, object]:
         """Every device with its containers and what they use, for ``hami-plugin top``."""
         return usage_document(self._occupied(), self._usage, self._settings.node_name)
+
+    async def resize(self, wish: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Change what a container that runs may use of its devices, for ``hami-plugin resize``."""
+        try:
+            return await self._resizer.resize(wish_of(wish))
+        except HamiError as error:
+            return {"resized": False, "why": str(error)}
 
     def status(self) -> Mapping[str, Any]:
         """All that the status page shows."""
@@ -600,6 +614,7 @@ class Daemon:
     def _first_pods(self) -> None:
         """The first list of pods has arrived: what they hold counts before any pod is matched."""
         self._recovery.restore()
+        self._resizer.recover()
 
     def _pod_gone(self, pod: PodView) -> None:
         """A pod has ended: what it held is free."""
@@ -829,6 +844,12 @@ class Life:
             return {"forgotten": False, "why": "another daemon serves this node"}
         return await self._daemon.forget_claim(uid)
 
+    async def resize(self, wish: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Change what a container that runs may use of its devices."""
+        if self._daemon is None or self._handed_over:
+            return {"resized": False, "why": "another daemon serves this node; ask again"}
+        return await self._daemon.resize(wish)
+
     async def refresh(self) -> None:
         """Read what the daemon's metrics show."""
         if self._daemon:
@@ -866,6 +887,7 @@ async def serve(process: Process) -> None:
         faults=life.faults,
         claims=life.claims,
         forget_claim=life.forget_claim,
+        resize=life.resize,
         refresh=life.refresh,
         dropped=metrics.connection_dropped,
     )

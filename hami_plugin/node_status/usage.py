@@ -24,7 +24,7 @@ from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.host.threads import BoundedCalls, StuckError, carried
 from hami_plugin.log import logger
-from hami_plugin.model.placement import Share
+from hami_plugin.model.placement import Grant, Share
 from hami_plugin.model.usage import ContainerUsage, UsageState
 from hami_plugin.node_status.annotations import Source
 from hami_plugin.node_status.occupancy import Occupied
@@ -103,6 +103,17 @@ class UsageReader:
         self.readings = [reading for readings in await asyncio.gather(*turns) for reading in readings]
         self.read_at = self._clock()
 
+    async def limit(self, held: Held, grants: Sequence[Grant]) -> None:
+        """Hold a container that runs to these amounts, all of them or none: then ``HamiError``."""
+        vendor = next((one for one in self._vendors if one.limits(held)), None)
+        if vendor is None:
+            why = "the daemon does not look at what containers use" if not self._vendors else ""
+            raise HamiError(
+                why or f"the limits of {held.resource} are fixed when a container starts",
+                hint="set usageSeconds" if why else "make a new pod",
+            )
+        await vendor.limit(held, grants, self._host)
+
     def age_s(self) -> float | None:
         """Seconds since the last reading; None before the first."""
         return None if self.read_at is None else self._clock() - self.read_at
@@ -132,16 +143,48 @@ class _Vendor:
                 await self.calls.ask(partial(self._tidy, known, host, now))
         return readings
 
-    def _read_all(self, wanted: Sequence[Held], host: HostFiles) -> Sequence[Reading]:
+    def limits(self, held: Held) -> bool:
+        """Whether this family has given the container its devices, and can change how much of them it may use."""
+        family = self._source.family
+        return family.node.limit is not None and held.resource == family.resources.count
+
+    async def limit(self, held: Held, grants: Sequence[Grant], host: HostFiles) -> None:
+        shares = self._shares(grants)
+        if len(shares) != len(grants):
+            raise HamiError("a device of it is not on this node any more", hint="hami-plugin explain has more")
+        try:
+            await self.calls.ask(partial(self._limit, held, shares, host))
+        except StuckError as error:
+            raise HamiError(
+                f"its limits cannot be written: {error}", hint="see whether the host's disk hangs"
+            ) from error
+
+    def _limit(self, held: Held, shares: Sequence[Share], host: HostFiles) -> None:
+        limit = self._source.family.node.limit
+        assert limit
+        try:
+            limit(held.uid, held.container, shares, host)
+        except HamiError:
+            raise
+        except OSError as error:
+            raise HamiError(f"its limits cannot be written: {error.strerror or error}") from error
+        except Exception as error:
+            raise self._source.errors.record("limit", carried(error)) from error
+
+    def _shares(self, grants: Iterable[Grant]) -> Sequence[Share]:
+        """In the order in which the container sees the devices, without those that are gone."""
         devices = {device.uuid: device for device in self._source.snapshot.value.devices}
+        shares = (Share(grant=grant, device=devices[grant.uuid]) for grant in grants if grant.uuid in devices)
+        return sorted(shares, key=lambda share: share.device.order)
+
+    def _read_all(self, wanted: Sequence[Held], host: HostFiles) -> Sequence[Reading]:
         readings = []
         for one in wanted:
-            shares = sorted(
-                (Share(grant=grant, device=devices[grant.uuid]) for grant in one.grants if grant.uuid in devices),
-                key=lambda share: share.device.order,
-            )
+            shares = self._shares(one.grants)
             if len(shares) == len(one.grants):
                 usage = self._read(one, shares, host)
+                if one.resized and not one.resize and usage.changed_limits and self._held_again(one, shares, host):
+                    usage = self._read(one, shares, host)
             else:
                 usage = ContainerUsage(
                     state=UsageState.UNREADABLE, detail="a device of it is not on this node any more"
@@ -161,6 +204,17 @@ class _Vendor:
         except Exception as error:  # noqa: BLE001  # the line between one vendor and all others
             problem = self._source.errors.record("usage", carried(error))
             return ContainerUsage(state=UsageState.UNREADABLE, detail=str(problem))
+
+    def _held_again(self, held: Held, shares: Sequence[Share], host: HostFiles) -> bool:
+        """A container that was resized has started again, with the limits that it had at first: give it its own."""
+        if not self.limits(held):
+            return False
+        try:
+            self._limit(held, shares, host)
+        except HamiError:  # the metrics say that its limits are others, and the next turn tries again
+            return False
+        log.info("limits of a resized container written", pod=f"{held.namespace}/{held.pod}", container=held.container)
+        return True
 
     def _tidy(self, known: AbstractSet[str], host: HostFiles, now: float) -> None:
         folders = self._source.family.node.folders

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from hami_plugin.errors import WireError
@@ -182,6 +182,27 @@ def claims(pod: PodView, question: Question) -> tuple[Claim, ...]:
         for number, (container, piece) in enumerate(zip(containers, whole, strict=True))
         if container.amount(question.resource) > 0
     )
+
+
+def granted(pod: PodView, question: Question, container: str, grants: Sequence[Grant]) -> str:
+    """What was decided for the pod, with these amounts for one container. Everything else stays as it is.
+
+    ``WireError`` where the decision has no such devices for it.
+    """
+    text = pod.annotations.get(question.allocated, "")
+    names = [one.name for one in asking(pod, question.resource, *question.also)]
+    filled = [at for at, piece in enumerate(_pieces(pod, question.allocated)) if piece]
+    if container not in names or len(names) != len(filled):
+        raise WireError(f"{question.allocated} of pod {pod.key} has no share for container {container} alone")
+    pieces, at = text.split(";"), filled[names.index(container)]
+    if sorted(one.uuid for one in _piece(pieces[at], at)) != sorted(one.uuid for one in grants):
+        raise WireError(f"{question.allocated} of pod {pod.key} has other devices for container {container}")
+    amounts = {grant.uuid: grant for grant in grants}
+    piece = (
+        replace(one, memory=amounts[one.uuid].memory, cores=amounts[one.uuid].cores) for one in _piece(pieces[at], at)
+    )
+    pieces[at] = "".join(map(_device, piece))
+    return ";".join(pieces)
 
 
 def _in_place(pod: PodView, question: Question, asking: Sequence[ContainerView]) -> None:

@@ -136,6 +136,12 @@ ReadUsage = Callable[[str, str, Sequence[Share], HostFiles], ContainerUsage]
 ``OSError`` where the host's files cannot be read. It is called on a thread, with a timeout for all containers together.
 """
 
+Limit = Callable[[str, str, Sequence[Share], HostFiles], None]
+"""Has a container that runs held to the amounts of these shares, all of them or none; the parameters are as above.
+
+``HamiError`` or ``OSError`` where none. It is called on the same thread.
+"""
+
 Patch = Callable[["Family", PodView, Given], Mapping[str, str]]
 """The pod annotations that carry a decision to the node. Called if the decision includes devices of the family."""
 
@@ -351,9 +357,9 @@ class NodeSide:
 
     ``host_problem`` is what containers will miss on this host that have a ``limited`` device, and ``unlimited`` which
     limits of a part nothing enforces, on any host. ``leftovers`` of a container (pod UID, name) are removed before each
-    of its starts. ``usage`` reads what a container uses of its devices, and ``folders`` is the host directory with one
-    directory for each container, ``<pod UID>_<name>``, which is removed with its pod. ``partitions`` are cut for
-    containers.
+    of its starts. ``usage`` reads what a container uses of its devices, and ``limit`` changes how much that may be
+    while it runs. ``folders`` is the host directory with one directory for each container, ``<pod UID>_<name>``, which
+    is removed with its pod. ``partitions`` are cut for containers.
 
     A function that receives ``HostFiles`` may inspect the host, on a thread of its own, within 2 s. All others only
     compute from their arguments: they run on the event loop, for every waiting pod.
@@ -383,6 +389,7 @@ class NodeSide:
     unlimited: str = ""
     leftovers: Callable[[str, str, HostPaths], Leftovers] = lambda _uid, _container, _paths: Leftovers()
     usage: ReadUsage | None = None
+    limit: Limit | None = None
     folders: Callable[[HostPaths], Path] | None = None
     partitions: PartitionSide | None = None
 

@@ -36,8 +36,9 @@ _STATUS_LINE = """
 /status.json   all of the node's state; a browser gets it here as a page, unless statusPage says otherwise"""
 _CLAIMS_LINE = """
 /debug/claims  what is prepared for ResourceClaims, from this host or pod only"""
-FORGET_HEADER = "Hami-Plugin-Forget"
+FORGET_HEADER, RESIZE_HEADER = "Hami-Plugin-Forget", "Hami-Plugin-Resize"
 """Of a request that changes something: no page in a browser can send it to another site unasked."""
+MAX_WISH_BYTES = 4096
 _CLAIM_UID = re.compile(r"[0-9a-zA-Z][-0-9a-zA-Z]{0,62}")
 NODE_PURPOSE = "whether the devices are offered to the kubelet"
 _STOP_S = 2.0
@@ -72,6 +73,7 @@ class Probes:
     status_readers: Callable[[], str] = lambda: "loopback"
     claims: Callable[[], Mapping[str, object]] | None = None
     forget_claim: Callable[[str], Awaitable[Mapping[str, object]]] | None = None
+    resize: Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]] | None = None
 
     def add_to(self, app: web.Application) -> None:
         """Serve the pages in ``app``."""
@@ -92,6 +94,8 @@ class Probes:
             app.router.add_get("/debug/claims", self._claims)
         if self.forget_claim:
             app.router.add_delete("/debug/claims/{uid}", self._forget_claim)
+        if self.resize:
+            app.router.add_post("/debug/resize", self._resize)
 
     async def _index(self, request: web.Request) -> web.Response:
         """The status page for a browser that may see it, else what there is, as text."""
@@ -166,6 +170,20 @@ class Probes:
         answer = await self.forget_claim(uid)
         return _json(answer, status=200 if answer["forgotten"] else 409)
 
+    async def _resize(self, request: web.Request) -> web.Response:
+        assert self.resize
+        if not _from_loopback(request) or RESIZE_HEADER not in request.headers:
+            return _forbidden("this request")
+        text = await request.content.read(MAX_WISH_BYTES + 1)
+        try:
+            wish = json.loads(text) if len(text) <= MAX_WISH_BYTES else None
+        except (ValueError, RecursionError):
+            wish = None
+        if not isinstance(wish, dict):
+            return _json({"resized": False, "why": "that is no JSON object of a few words"}, status=400)
+        answer = await self.resize(wish)
+        return _json(answer, status=200 if answer["resized"] else 409)
+
 
 class TelemetryServer:
     """Serves the pages on their own port. The parameters are the fields of ``Probes``."""
@@ -189,6 +207,7 @@ class TelemetryServer:
         status_readers: Callable[[], str] = lambda: "loopback",
         claims: Callable[[], Mapping[str, object]] | None = None,
         forget_claim: Callable[[str], Awaitable[Mapping[str, object]]] | None = None,
+        resize: Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]] | None = None,
         dropped: Callable[[str], None] = lambda _why: None,
     ) -> None:
         self._host = host
@@ -208,6 +227,7 @@ class TelemetryServer:
             status_readers=status_readers,
             claims=claims,
             forget_claim=forget_claim,
+            resize=resize,
         )
         self._connections = Connections(dropped=dropped)
         self._runner: web.AppRunner | None = None

@@ -544,6 +544,23 @@ class Claimed(Collector):
             yield gauge(f"dra_{name}", text, ("driver",), [((one.driver,), amount(one)) for one in found])
 
 
+class Resized(Collector):
+    """How resizes of running containers ended."""
+
+    def __init__(self, counts: Callable[[], Mapping[str, int]]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        counted = CounterMetricFamily(
+            "hami_plugin_resizes",
+            "Resizes of running containers by outcome: done, refused, or undone after a step failed.",
+            labels=("outcome",),
+        )
+        for outcome, count in self._counts().items():
+            counted.add_metric((outcome,), count)
+        yield counted
+
+
 class Usage(Collector):
     """What containers use of their devices, as it was read last."""
 

@@ -14,7 +14,18 @@ from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.faults import FaultLog
 from hami_plugin.node_status.usage import Pods, UsageReader
 from hami_plugin.scheduler.extender.metrics import Metrics as SchedulerMetrics
-from hami_plugin.telemetry.metrics import Changes, Claimed, Condition, Cut, Devices, Faults, HamiUsage, Metrics, Usage
+from hami_plugin.telemetry.metrics import (
+    Changes,
+    Claimed,
+    Condition,
+    Cut,
+    Devices,
+    Faults,
+    HamiUsage,
+    Metrics,
+    Resized,
+    Usage,
+)
 from tests.support.pages import generated
 
 PAGE = "docs/reference/metrics.md"
@@ -35,6 +46,7 @@ def daemon() -> CollectorRegistry:
     none = Pods(held=tuple, known=lambda: None)
     reader = UsageReader([], none, host=HostFiles(paths=HostPaths()), interval=1.0)
     registry.register(Usage(reader))
+    registry.register(Resized(dict))
     registry.register(Cut(()))
     registry.register(Changes(Reloads))
     registry.register(Faults(FaultLog(tuple, lambda _uid: None, EventRecorder(Nobody())), tuple))

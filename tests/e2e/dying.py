@@ -24,6 +24,7 @@ from hami_plugin.daemon.serving import Serving
 from hami_plugin.daemon.takeover import Claim, Peer
 from hami_plugin.host.files import StateLock
 from hami_plugin.kubelet import endpoint
+from hami_plugin.node_status.usage import UsageReader
 
 POLL_S = 0.01
 
@@ -73,6 +74,10 @@ def after_waiting(owner, name):
 
 
 async def before_any_thought(_self, _ids):
+    die()
+
+
+async def before_the_limits(_self, _held, _grants):
     die()
 
 
@@ -130,8 +135,28 @@ AS_INCUMBENT = {
     "is relieved": lambda: after_awaited(Daemon, "end"),
 }
 
+
+def after_telling(owner, name):
+    """Die when a pod was told of its new amounts, and not at earlier patches of its."""
+    original = getattr(owner, name)
+
+    async def fatal(self, pod, changes):
+        answer = await original(self, pod, changes)
+        if any(key.endswith("-allocated") for key in changes):
+            die()
+        return answer
+
+    setattr(owner, name, fatal)
+
+
+OF_A_RESIZE = {
+    "intent written": lambda: setattr(UsageReader, "limit", before_the_limits),
+    "limits written": lambda: after_awaited(UsageReader, "limit"),
+    "pod told": lambda: after_telling(ApiServer, "patch_pod"),
+}
+
 if __name__ == "__main__":
     step = sys.argv.pop(1)
     ANSWERED = Path(sys.argv.pop(1))
-    {**BEFORE_THE_REPLY, **AFTER_THE_REPLY, **AS_SUCCESSOR, **AS_INCUMBENT}[step]()
+    {**BEFORE_THE_REPLY, **AFTER_THE_REPLY, **AS_SUCCESSOR, **AS_INCUMBENT, **OF_A_RESIZE}[step]()
     cli.main()

@@ -36,7 +36,7 @@ from vendors.nvidia.driver_files import DriverFiles, HookProgram, driver_places,
 from vendors.nvidia.dynamic_mig import partition_side
 from vendors.nvidia.host import FAMILY, VISIBLE, VOID, HostTrees, instance, instances, read_capabilities
 from vendors.nvidia.host_files import RootedTree
-from vendors.nvidia.region import Allotted, read_usage
+from vendors.nvidia.region import Allotted, read_usage, write_limits
 from vendors.nvidia.rules import MIG_MODE
 from vendors.nvidia.settings import NvidiaSettings
 
@@ -115,8 +115,33 @@ def _folder(uid: str, container: str, paths: HostPaths) -> Path:
 
 def container_usage(uid: str, container: str, shares: Sequence[Share], host: HostFiles) -> ContainerUsage:
     """What HAMi-core counts in a container, against the limits that it was given."""
+    folder, name = _region(uid, container, host)
+    return read_usage(folder, name, _allotted(shares), now_s=time.time())
+
+
+def limit(uid: str, container: str, shares: Sequence[Share], host: HostFiles) -> None:
+    """Give a container that runs the limits of these shares: all of them or none, then ``HamiError``.
+
+    Memory is held to them at the next allocation. A process reads its cores when it starts.
+    """
+    if cut := next((share.device.uuid for share in shares if share.device.place), ""):
+        raise HamiError(f"{cut} is a MIG instance, which has the memory that it was cut with", hint="make a new pod")
+    folder, name = _region(uid, container, host)
+    try:
+        write_limits(folder, name, _allotted(shares))
+    except FileNotFoundError as error:
+        raise HamiError(
+            "none of its processes has used a card yet, so that its limits are nowhere", hint="ask when one has"
+        ) from error
+
+
+def _region(uid: str, container: str, host: HostFiles) -> tuple[Path, str]:
     _require_names(uid, container, "the daemon's journal")
-    allotted = [
+    return host.seen(_folder(uid, container, host.paths)), _usage_file(uid, container)
+
+
+def _allotted(shares: Sequence[Share]) -> Sequence[Allotted]:
+    return [
         Allotted(
             uuid=share.device.uuid,
             memory_limit=(share.grant.memory or share.device.memory) << 20,
@@ -125,8 +150,6 @@ def container_usage(uid: str, container: str, shares: Sequence[Share], host: Hos
         )
         for share in shares
     ]
-    folder = host.seen(_folder(uid, container, host.paths))
-    return read_usage(folder, _usage_file(uid, container), allotted, now_s=time.time())
 
 
 def check_names(assignment: Assignment) -> None:
@@ -458,6 +481,7 @@ def node_side(settings: NvidiaSettings, _family: Family) -> NodeSide:
         limited=lambda device: not device.place,
         leftovers=leftovers,
         usage=container_usage,
+        limit=limit,
         folders=folders,
         numa_hints=settings.enable_numa_topology,
     )

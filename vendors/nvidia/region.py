@@ -3,6 +3,9 @@
 The container can write every byte of it, at any moment. So it is never mapped; it is read by ranges, sums are bounded
 by what the cards have, and names are those that the daemon handed out. The layout follows from size and version
 together, since two layouts claim version 1.1.
+
+Limits are written in place: each is an aligned word, which the processes see whole, before or after. None of
+HAMi-core's locks is taken. They guard the slots, and not the limits; and who died with one would stop the container.
 """
 
 from __future__ import annotations
@@ -10,12 +13,13 @@ from __future__ import annotations
 import os
 import stat
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from hami_plugin.errors import HamiError
 from hami_plugin.model.usage import ContainerUsage, DeviceUsage, UsageState
 
 MAGIC: Final = 19920718
@@ -195,12 +199,72 @@ def read_usage(folder: Path, name: str, allotted: Sequence[Allotted], *, now_s: 
     return usage(found, allotted, now_s=now_s)
 
 
+def write_limits(folder: Path, name: str, allotted: Sequence[Allotted]) -> None:
+    """Give the region these limits, all of them or none. ``HamiError`` where none; ``OSError`` as ``read_usage``.
+
+    A limit below what the processes use would make their free memory negative, which older builds of HAMi-core take
+    for all there is. So usage is looked at before, and once more after: a process may have allocated in between.
+    """
+    with _opened(folder, name, access=os.O_RDWR) as file:
+        before = _initialised(file, len(allotted))
+        _require_room(before, allotted)
+        written = {place: old for place, old, new in _words(before, allotted) if old != new}
+        try:
+            _write_words(file, {place: new for place, _old, new in _words(before, allotted) if place in written})
+            _require_taken(file, before.layout, allotted)
+        except (HamiError, OSError):
+            with suppress(OSError):
+                _write_words(file, written)
+            raise
+
+
+def _require_taken(file: int, layout: Layout, allotted: Sequence[Allotted]) -> None:
+    """The limits are in force, in the region that the container has, and leave room for what it uses."""
+    after = _initialised(file, len(allotted))
+    _require_room(after, allotted)
+    if after.layout != layout or any(old != new for _place, old, new in _words(after, allotted)):
+        raise HamiError("the container changes its limits itself", hint="find out what it runs")
+    if os.fstat(file).st_nlink != 1:
+        raise HamiError("the container was started again just now", hint="ask again")
+
+
+def _initialised(file: int, devices: int) -> Region:
+    found = read(os.fstat(file).st_size, lambda offset, length: os.pread(file, length, offset), devices=devices)
+    if isinstance(found, Unread):
+        raise HamiError(f"its limits are not where HAMi-core has them: {found.detail}", hint="ask again when it works")
+    return found
+
+
+def _require_room(region: Region, allotted: Sequence[Allotted]) -> None:
+    for card, used in zip(allotted, usage(region, allotted, now_s=0).devices, strict=False):
+        if used.memory_used > card.memory_limit:
+            least = -(-used.memory_used >> 20)
+            raise HamiError(
+                f"it uses {least} MiB of {card.uuid}, more than {card.memory_limit >> 20} MiB",
+                hint=f"ask for {least} MiB or more, or have it free memory first",
+            )
+
+
+def _words(region: Region, allotted: Sequence[Allotted]) -> Iterator[tuple[int, int, int]]:
+    """Each limit's offset, its value, and the one that it is to have."""
+    layout = region.layout
+    for index, card in enumerate(allotted[:MAX_DEVICES]):
+        yield layout.memory_limits + 8 * index, region.memory_limits[index], card.memory_limit
+        yield layout.core_limits + 8 * index, region.core_limits[index], card.core_limit or 100
+
+
+def _write_words(file: int, words: Mapping[int, int]) -> None:
+    for place, value in words.items():
+        if os.pwrite(file, struct.pack("<Q", value), place) != 8:
+            raise OSError("the file took only a part of a limit")
+
+
 @contextmanager
-def _opened(folder: Path, name: str) -> Iterator[int]:
+def _opened(folder: Path, name: str, access: int = os.O_RDONLY) -> Iterator[int]:
     """A regular file of the folder's own file system and no other name, whatever the container has put there."""
     directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+        file = os.open(name, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
         try:
             found = os.fstat(file)
             if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or found.st_dev != os.fstat(directory).st_dev:
