@@ -57,7 +57,7 @@ def wish_of(document: Mapping[str, Any]) -> Wish:
     amounts = {"memory": MAX_MEMORY, "cores": ALL_CORES}
     unknown = sorted(set(document) - {*names, *amounts})
     if unknown:
-        raise HamiError(f"{', '.join(unknown)[:80]} cannot be set", hint="memory and cores can")
+        raise HamiError(f"nobody knows {', '.join(unknown)[:80]} here", hint="say memory and cores")
     for key, name in names.items():
         if not isinstance(name, str) or len(name) > 253 or (key != "container" and not name):
             raise HamiError(f"{key} {name!r:.80} is no name")
@@ -146,7 +146,7 @@ class Resizer:
         try:
             await self._write(held, held.grants)
         except HamiError as error:  # who reads its usage tries again
-            log.warning("limits not written back yet", container=held.container, why=str(error))
+            log.warning("limits are written back later", container=held.container, why=str(error))
 
     def _settle(self, held: Held, grants: tuple[Grant, ...]) -> None:
         """From now on it is so. The pod is told if it says otherwise."""
@@ -209,7 +209,7 @@ class Resizer:
             raise HamiError(f"no pod {name} is on this node", hint="ask the daemon of the pod's own node")
         if pod.phase != "Running" or pod.deleted:
             state = "ends" if pod.deleted else f"is {pod.phase}"
-            raise HamiError(f"pod {name} {state}, and only one that runs can be resized", hint="wait until it runs")
+            raise HamiError(f"pod {name} {state}, and does not run", hint="wait until it runs")
         held = self._meant(pod, wish)
         question = self._question(held.resource)
         if question is None or held.undecided or question.allocated not in pod.annotations:
@@ -224,7 +224,9 @@ class Resizer:
             which = f"container {wish.container} of " if wish.container else ""
             raise HamiError(
                 f"{which}pod {pod.key} has no devices of this daemon",
-                hint=f"those that have some: {names}" if names else "devices of ResourceClaims cannot be resized",
+                hint=f"those that have some: {names}"
+                if names
+                else "devices of ResourceClaims stay as they were claimed",
             )
         if len({one.container for one in found}) > 1:
             raise HamiError(f"several containers of pod {pod.key} have devices", hint=f"say which: {names}")

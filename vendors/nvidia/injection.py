@@ -125,7 +125,7 @@ def limit(uid: str, container: str, shares: Sequence[Share], host: HostFiles) ->
     Memory is held to them at the next allocation. A process reads its cores when it starts.
     """
     if cut := next((share.device.uuid for share in shares if share.device.place), ""):
-        raise HamiError(f"{cut} is a MIG instance, which has the memory that it was cut with", hint="make a new pod")
+        raise HamiError(f"{cut} is a MIG instance, whose size is the hardware's", hint="make a new pod")
     folder, name = _region(uid, container, host)
     try:
         write_limits(folder, name, _allotted(shares))

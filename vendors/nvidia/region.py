@@ -256,7 +256,7 @@ def _words(region: Region, allotted: Sequence[Allotted]) -> Iterator[tuple[int, 
 def _write_words(file: int, words: Mapping[int, int]) -> None:
     for place, value in words.items():
         if os.pwrite(file, struct.pack("<Q", value), place) != 8:
-            raise OSError("the file took only a part of a limit")
+            raise OSError("the file took a part of a limit")
 
 
 @contextmanager
