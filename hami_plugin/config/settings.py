@@ -33,6 +33,14 @@ DnsName = Annotated[
 ]
 
 
+LabelName = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?$"
+    ),
+]
+
+
 class Section(BaseModel):
     """Frozen. An unknown key is an error: a misspelt option must not silently do nothing."""
 
@@ -286,6 +294,18 @@ class Settings(Section):
         False,
         alias="hamiMetrics",
         description="Also export containers' usage under the names of HAMi's monitor (2.10), for its dashboards.",
+    )
+    cost_metrics: bool = Field(
+        True,
+        alias="costMetrics",
+        description="Export what pods, namespaces and labels cost: seconds of cards, and energy where the hardware "
+        "counts it.",
+    )
+    cost_labels: tuple[LabelName, ...] = Field(
+        (),
+        max_length=8,
+        alias="costLabels",
+        description="Labels of pods that costs are also added up by, such as `team`.",
     )
     topology_scores: bool = Field(
         True, alias="topologyScores", description="Publish the topology scores of device pairs on the node."

@@ -51,6 +51,7 @@ from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.log import logger
 from hami_plugin.model.views import PodView
 from hami_plugin.node_status.annotations import Style
+from hami_plugin.node_status.cost import CostAccount, CostMeter, Holdings
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.faults import FaultLog, faults_document
 from hami_plugin.node_status.occupancy import Occupied, occupied
@@ -65,6 +66,7 @@ from hami_plugin.telemetry.metrics import (
     ClaimDriver,
     Claimed,
     Condition,
+    Costs,
     Cut,
     Devices,
     Faults,
@@ -157,6 +159,9 @@ class Daemon:
         self._checkpoint = CheckpointFile(settings.kubelet_dir)
         self._directory = PluginDirectory(started=self._pods.by_creation)
         self._vendors = process.vendors(process.configuration)
+        self.cost = CostMeter(
+            Holdings(occupied=self._occupied, version=self._held_version, pod=self._pods.get), settings.cost_labels
+        )
         builder = self._builder(process.host, metrics)
         self._serving = build(self._vendors, builder)
         self._usage = UsageReader(
@@ -219,6 +224,7 @@ class Daemon:
             directory=self._directory,
             metrics=metrics,
             faults=self.fault_log,
+            metered=self._metered if settings.cost_metrics else None,
             dra=DraNode(
                 claims=self._claims,
                 slices=self._slices,
@@ -312,6 +318,7 @@ class Daemon:
         self._directory.generation = self._claim.lock.generation
         if isinstance(self._turn, Succession) and self._predecessor:
             self.fault_log.inherit(self._predecessor.fault_log)
+            self.cost.account.inherit(self._predecessor.cost.account)
             self._events.recent.extendleft(reversed(self._predecessor.events.recent))
             self._directory.inherit(*self._predecessor.bequest(), known=lambda: self._pods.changes.value)
             self._awaited = self._predecessor.working
@@ -473,6 +480,7 @@ class Daemon:
             Faults(self.fault_log, self._occupied),
             Usage(self._usage),
             Resized(lambda: self._resizer.counts),
+            *((Costs(self._counted_cost),) if self._settings.cost_metrics else ()),
             Cut(self._serving.partitions),
             Claimed(self._claim_drivers),
             *hami,
@@ -531,6 +539,25 @@ class Daemon:
     def _everything_held(self) -> tuple[Held, ...]:
         return (*self._ledger.held.values(), *self.account.lent, *self._claims.held())
 
+    def _held_version(self) -> object:
+        """Differs as soon as what containers have of which devices does."""
+        snapshots = tuple((source.vendor, source.snapshot.version) for source in self._serving.sources)
+        return (
+            self._ledger.version,
+            self._claims.changes.version,
+            self.account.lent,
+            self._pods.changes.version,
+            snapshots,
+        )
+
+    def _metered(self, vendor: str, joules: Mapping[str, float]) -> None:
+        if self._claimed:
+            self.cost.metered(vendor, joules)
+
+    def _counted_cost(self) -> CostAccount:
+        self.cost.look()
+        return self.cost.account
+
     def faults(self) -> Mapping[str, Any]:
         """Every device with its last fault and when it heals, for ``hami-plugin explain``."""
         now = time.monotonic()
@@ -573,6 +600,7 @@ class Daemon:
             "lock reaper": self._reaper.run(),
             "recovery": self._recovery.run(),
             "usage": self._usage.run(),
+            **({"cost": self.cost.run()} if self._settings.cost_metrics else {}),
             "state": self._keep_state(),
             **self._following_slices(),
             **dict(self._serving.serve()),

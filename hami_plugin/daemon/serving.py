@@ -9,7 +9,7 @@ import asyncio
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -443,6 +443,7 @@ class VendorBuilder:
     metrics: Metrics
     dra: DraNode
     faults: FaultLog
+    metered: Callable[[str, Mapping[str, float]], None] | None = None
 
     def vendor(self, served: Served) -> VendorTasks:
         """One vendor's. One whose families cannot be listed is served without any, and reports it."""
@@ -519,6 +520,7 @@ class VendorBuilder:
             events=self.node.events,
             faulty=partial(self.faults.note, name),
             remember=lambda: self.memory.note(name, inventory.conditions),
+            metered=partial(self.metered, name) if self.metered else None,
         )
 
     def _add_family(

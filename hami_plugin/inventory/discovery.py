@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -17,7 +17,7 @@ from hami_plugin.log import logger
 from hami_plugin.model.device import Action, Device, Fault, Health
 from hami_plugin.model.ports import Observer
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.sdk import Driver, HealthEvent
+from hami_plugin.sdk import Driver, EnergyMeter, HealthEvent
 from hami_plugin.vendor_boundary.guard import VendorErrors
 
 log = logger(__name__)
@@ -40,6 +40,7 @@ class DiscoveryTiming:
     rescan: float = 30.0
     probe: float = 5.0
     links: float = 600.0
+    energy: float = 10.0
     timeout: float = 5.0
     hang: float = 30.0
     close_timeout: float = 2.0
@@ -59,6 +60,7 @@ class DiscoveryLoop:
         events: EventRecorder,
         faulty: Callable[[Device, Fault, str], None] = lambda _device, _fault, _outlook: None,
         remember: Callable[[], None] = lambda: None,
+        metered: Callable[[Mapping[str, float]], None] | None = None,
         backoff: Backoff | None = None,
     ) -> None:
         self.vendor = vendor
@@ -71,6 +73,8 @@ class DiscoveryLoop:
         self._errors = VendorErrors(vendor, observer)
         self._remember = remember
         self._faulty = faulty
+        self._metered = metered
+        self._metered_at = float("-inf")
         self._backoff = backoff or Backoff(first=1.0, cap=30.0)
         self._thread = WorkThread(f"{vendor}-driver")
         self._linked: tuple[frozenset[str], float] = (frozenset(), float("-inf"))
@@ -119,6 +123,7 @@ class DiscoveryLoop:
                 events = await self._call(partial(self._driver.poll, wait), waits=wait)
                 if self._take(events):
                     break
+                await self._meter()
                 await asyncio.sleep(max(0.0, min(self._timing.min_poll_interval, wait) - (time.monotonic() - asked)))
 
     async def _discover(self) -> None:
@@ -127,12 +132,22 @@ class DiscoveryLoop:
         discovery = await self._call(self._driver.discover)
         for problem in discovery.problems:
             log.warning("device without a name", vendor=self.vendor, problem=problem)
+        await self._meter()
         await self._measure(frozenset(s.device.uuid for s in discovery.sightings if s.fault is None))
         was_ready = self._inventory.found.ready
         self._report(self._inventory.discovered(discovery, time.monotonic()))
         if not was_ready:
             facts = {key: value for key, value in discovery.facts.items() if key not in _LOG_KEYS}
             log.info("driver ready", vendor=self.vendor, devices=len(discovery.sightings), **facts)
+
+    async def _meter(self) -> None:
+        """Read now and then what the devices have drawn, if anybody wants to know and the driver can tell."""
+        driver, now = self._driver, time.monotonic()
+        if self._metered is None or not isinstance(driver, EnergyMeter):
+            return
+        if now - self._metered_at >= min(self._timing.energy, self._timing.rescan):
+            self._metered_at = now
+            self._metered(await self._call(driver.energy))
 
     async def _measure(self, answering: frozenset[str]) -> None:
         """Measure the links when the set of answering devices has changed, and every now and then."""

@@ -44,14 +44,15 @@ class Occupied:
     @property
     def memory_taken(self) -> float:
         """MiB that pods have."""
-        return sum(max(_together(pod, "memory")) for pod in self._pods())
+        return sum(max(_together(pod, "memory")) for pod in self.pods())
 
     @property
     def cores_taken(self) -> float:
         """Share of the device's cores that pods have."""
-        return sum(max(_together(pod, "cores")) for pod in self._pods())
+        return sum(max(_together(pod, "cores")) for pod in self.pods())
 
-    def _pods(self) -> Iterable[Sequence[Portion]]:
+    def pods(self) -> Iterable[Sequence[Portion]]:
+        """The portions of each pod."""
         pods: defaultdict[str, list[Portion]] = defaultdict(list)
         for portion in self.portions:
             pods[portion.held.uid].append(portion)

@@ -43,6 +43,7 @@ from hami_plugin.sdk.polling import PollingDriver
 from hami_plugin.sdk.tools import ToolError, address, json_object, matrix, mebibytes, read, read_table
 from hami_plugin.sdk.vendor import (
     Driver,
+    EnergyMeter,
     HealthEvent,
     Simulator,
     Vendor,
@@ -60,6 +61,7 @@ __all__ = [
     "Cuttable",
     "DeviceNodes",
     "Driver",
+    "EnergyMeter",
     "Fabric",
     "Family",
     "Hardware",

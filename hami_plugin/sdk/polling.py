@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from hami_plugin.model.device import Device, Discovery, Fault
@@ -32,9 +32,9 @@ class Busy:
 
 
 class PollingDriver:
-    """A ``Driver`` of two functions: ``look`` discovers the devices, and ``links`` measures the links between them.
+    """A ``Driver`` of functions: ``look`` discovers the devices, and ``links`` measures the links between them.
 
-    ``every`` is the minimum poll interval in seconds.
+    ``energy`` tells the joules that they have drawn. ``every`` is the minimum poll interval in seconds.
     """
 
     def __init__(
@@ -42,12 +42,14 @@ class PollingDriver:
         look: Look,
         links: Callable[[Sequence[Device]], Links] = lambda _devices: NO_LINKS,
         *,
+        energy: Callable[[Sequence[Device]], Mapping[str, float]] = lambda _devices: {},
         every: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._look = look
         self._links = links
+        self._energy = energy
         self._every = every
         self._clock = clock
         self._sleep = sleep
@@ -69,6 +71,9 @@ class PollingDriver:
 
     def links(self) -> Links:
         return self._links([sighting.device for sighting in self._last.sightings])
+
+    def energy(self) -> Mapping[str, float]:
+        return self._energy([sighting.device for sighting in self._last.sightings])
 
     def poll(self, timeout: float) -> Sequence[HealthEvent]:
         """New faults since the last discovery. Recoveries are found by ``discover``, which runs while a device is

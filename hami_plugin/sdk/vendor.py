@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from hami_plugin.errors import HamiError, UnknownVendorError
 from hami_plugin.host.paths import HostPaths
@@ -51,6 +51,17 @@ class Driver(Protocol):
 
     def close(self) -> None:
         """Close the driver. A later ``discover`` reopens it."""
+
+
+@runtime_checkable
+class EnergyMeter(Protocol):
+    """A ``Driver`` whose hardware counts the energy that it draws."""
+
+    def energy(self) -> Mapping[str, float]:
+        """Joules by the UUID of each card, since a moment that stays the same while the driver is loaded.
+
+        A card that does not tell is left out. Partitions of a card that are devices of their own kind have a part each.
+        """
 
 
 if TYPE_CHECKING:  # a vendor's driver also runs where pydantic is not installed

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter as Tally
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -19,6 +20,7 @@ from hami_plugin.allocation.identity import Held
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.ports import EndpointState, NullObserver
 from hami_plugin.model.usage import ContainerUsage, DeviceUsage
+from hami_plugin.node_status.cost import Amount, CostAccount
 from hami_plugin.node_status.faults import FaultLog
 from hami_plugin.node_status.occupancy import Occupied, Portion
 from hami_plugin.node_status.usage import Reading, UsageReader
@@ -632,6 +634,56 @@ def _used(readings: Sequence[Reading]) -> Iterator[tuple[tuple[str, ...], Contai
         for device in reading.usage.devices:
             names = (source.vendor, source.family.device_type, device.uuid, indices.get(device.uuid, ""))
             yield (*names, *_holder(reading.held)), reading.usage, device
+
+
+class Costs(Collector):
+    """What pods, namespaces and labels came to. The sums of pods and of idle cards are those of the cards."""
+
+    def __init__(self, account: Callable[[], CostAccount]) -> None:
+        self._account = account
+
+    def collect(self) -> Iterator[Metric]:
+        now = self._account()
+        cards = {(vendor, uuid): one for (vendor, uuid), one in now.cards.items()}
+        metered = {name: one for name, one in cards.items() if one.metered}
+        card, names = ("vendor", "uuid", "model"), [((*name, one.model), one) for name, one in cards.items()]
+        yield _sums("card_seconds", "Seconds that the card was there.", card, [(n, c.whole.seconds) for n, c in names])
+        yield _sums(
+            "card_idle_seconds",
+            "Seconds of the card that no pod had; of a part that no pod had, that part of them.",
+            card,
+            [(name, one.idle.seconds) for name, one in names],
+        )
+        drawing = [((*name, one.model), one) for name, one in metered.items()]
+        yield _sums("card_energy_joules", "Energy that the card drew.", card, [(n, c.whole.joules) for n, c in drawing])
+        yield _sums(
+            "card_idle_energy_joules",
+            "Energy of the card for parts that no pod had.",
+            card,
+            [(name, one.idle.joules) for name, one in drawing],
+        )
+        pods: defaultdict[tuple[str, ...], Amount] = defaultdict(Amount)
+        for payer, amount in now.pods.items():
+            pods[payer.vendor, payer.model, payer.namespace, payer.pod].add(amount.seconds, amount.joules)
+        yield from _paid("pod", "pod", ("vendor", "model", "namespace", "pod"), pods)
+        yield from _paid("namespace", "pods of the namespace", ("vendor", "model", "namespace"), now.namespaces)
+        yield from _paid("label", "pods with the label", ("vendor", "model", "label", "value"), now.by_label)
+
+
+def _paid(name: str, whose: str, labels: tuple[str, ...], sums: Mapping[tuple[str, ...], Amount]) -> Iterator[Metric]:
+    seconds = [(names, one.seconds) for names, one in sums.items()]
+    yield _sums(f"{name}_card_seconds", f"Seconds of whole cards that the {whose} had.", labels, seconds)
+    joules = [(names, one.joules) for names, one in sums.items()]
+    yield _sums(f"{name}_energy_joules", f"Energy of the cards for the {whose}, by shares.", labels, joules)
+
+
+def _sums(
+    name: str, text: str, labels: tuple[str, ...], samples: Iterable[tuple[tuple[str, ...], float]]
+) -> CounterMetricFamily:
+    family = CounterMetricFamily(f"hami_plugin_{name}", text, labels=labels)
+    for values, number in samples:
+        family.add_metric(values, number)
+    return family
 
 
 class HamiUsage(Collector):

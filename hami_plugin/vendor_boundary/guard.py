@@ -9,6 +9,7 @@ usable name stays, unhealthy and with the reason; one without is a problem. An a
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import threading
 import time
@@ -17,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from cdi.edits import ContainerEdits
 from hami_plugin.aio import Backoff
@@ -266,6 +267,7 @@ class CheckedDriver:
         self._driver: Driver | None = None
         self._last: Discovery | None = None
         self._complained = False
+        self._unmetered = False
 
     @property
     def busy_with(self) -> str | None:
@@ -290,6 +292,21 @@ class CheckedDriver:
 
     def links(self) -> Links:
         return plausible_links(self._driver.links()) if self._driver else Links()
+
+    def energy(self) -> Mapping[str, float]:
+        """Joules by card; nothing where the driver counts none, or fails to. No device depends on it."""
+        ask = getattr(self._driver, "energy", None)
+        if ask is None:
+            return {}
+        try:
+            return _joules(ask())
+        except DriverUnavailableError:
+            raise
+        except Exception:
+            if not self._unmetered:
+                log.exception("driver failed to tell the energy that its devices have drawn")
+            self._unmetered = True
+            return {}
 
     def poll(self, timeout: float) -> Sequence[HealthEvent]:
         return [_event(one) for one in limited(self._driver.poll(timeout), MAX_EVENTS)] if self._driver else ()
@@ -354,6 +371,16 @@ def _partition(reported: object) -> Partition:
     if not all(_whole(0)(number) for number in numbers):
         raise ValueError(f"a partition has the numbers {numbers!r:.{_SHOWN}}")
     return found
+
+
+def _joules(reported: Any) -> Mapping[str, float]:
+    """What is no amount of energy is left out."""
+    pairs = limited(dict(reported).items())
+    return {
+        uuid: float(amount)
+        for uuid, amount in pairs
+        if _text(uuid) and isinstance(amount, int | float) and math.isfinite(amount) and amount >= 0
+    }
 
 
 def _event(reported: object) -> HealthEvent:

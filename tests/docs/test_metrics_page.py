@@ -10,6 +10,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from hami_plugin.daemon.reload import Reloads
 from hami_plugin.host.paths import HostFiles, HostPaths
+from hami_plugin.node_status.cost import CostAccount
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.faults import FaultLog
 from hami_plugin.node_status.usage import Pods, UsageReader
@@ -18,6 +19,7 @@ from hami_plugin.telemetry.metrics import (
     Changes,
     Claimed,
     Condition,
+    Costs,
     Cut,
     Devices,
     Faults,
@@ -47,6 +49,7 @@ def daemon() -> CollectorRegistry:
     reader = UsageReader([], none, host=HostFiles(paths=HostPaths()), interval=1.0)
     registry.register(Usage(reader))
     registry.register(Resized(dict))
+    registry.register(Costs(CostAccount))
     registry.register(Cut(()))
     registry.register(Changes(Reloads))
     registry.register(Faults(FaultLog(tuple, lambda _uid: None, EventRecorder(Nobody())), tuple))

@@ -12,8 +12,9 @@ from hami_plugin.model.device import Action, Discovery, Fault, Sighting
 from hami_plugin.model.links import Link, Links
 from hami_plugin.protocol.decisions import decode_devices, encode_devices
 from hami_plugin.protocol.register import DeviceInfo, decode_json, encode_json
-from hami_plugin.vendor_boundary.guard import IMPLAUSIBLE, plausible, plausible_fault, plausible_links
+from hami_plugin.vendor_boundary.guard import IMPLAUSIBLE, CheckedDriver, plausible, plausible_fault, plausible_links
 from tests.support.builders import device, grant, uuid
+from tests.support.hardware import ScriptedDriver
 
 ANYTHING = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.binary(max_size=2), st.just(())
@@ -105,3 +106,41 @@ def test_what_a_fault_asks_for_is_kept_if_it_is_known():
 def test_links_that_are_none_are_refused(links):
     with pytest.raises((TypeError, ValueError)):
         plausible_links(links)
+
+
+class Meter(ScriptedDriver):
+    """Tells of energy whatever it is told to."""
+
+    def __init__(self, told):
+        super().__init__(0)
+        self.told = told
+
+    def energy(self):
+        if isinstance(self.told, Exception):
+            raise self.told
+        return self.told
+
+
+@pytest.mark.parametrize(
+    ("told", "believed"),
+    [
+        ({"a": 1, "b": 2.5}, {"a": 1.0, "b": 2.5}),
+        ({"a": math.nan, "b": -1, "c": "7", 4: 1.0, "d": math.inf, "e": 3}, {"e": 3.0}),
+        (7, {}),
+        ({str(number): 1 for number in range(5000)}, {}),
+        (ZeroDivisionError("by nought"), {}),
+    ],
+)
+def test_energy_that_makes_no_sense_is_left_out_and_no_device_suffers(told, believed):
+    driver = CheckedDriver(lambda: Meter(told))
+    assert len(driver.discover().sightings) == 1
+
+    assert driver.energy() == believed
+    assert len(driver.discover().sightings) == 1
+
+
+def test_a_driver_without_a_meter_tells_of_no_energy():
+    driver = CheckedDriver(lambda: ScriptedDriver(0))
+    driver.discover()
+
+    assert driver.energy() == {}

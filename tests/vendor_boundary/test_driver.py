@@ -263,3 +263,20 @@ def test_a_killed_daemon_leaves_no_process_behind_whatever_that_is_doing(orders:
         daemon.kill()
 
         until(lambda: not alive(process))
+
+
+class Metered(ToyDriver):
+    """It counts what its devices draw."""
+
+    def energy(self) -> dict[str, float]:
+        return {NAMES[0]: 12.5}
+
+
+def test_a_driver_in_its_own_process_tells_energy_if_it_has_a_meter(make: Make, orders: Path) -> None:
+    plain, metered = make(), IsolatedDriver(partial(Metered, orders))
+    for driver in (plain, metered):
+        driver.discover()
+
+    assert plain.energy() == {}
+    assert metered.energy() == {NAMES[0]: 12.5}
+    metered.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -153,6 +154,34 @@ def links(paths: HostPaths, devices: Sequence[Device]) -> Links:
     return distances(devices, GPUS.plugged(paths), lanes=lambda a, b: gpu(a).links.count(gpu(b).node), fabric="XGMI")
 
 
+METERED: Final[Mapping[tuple[int, int], int]] = MappingProxyType(
+    {(1, 1): 24, (1, 2): 24, (1, 3): 24, (1, 4): 24, (1, 5): 88}
+)
+"""Where the kernel's table of metrics has the energy counter, by the table's format and content revision."""
+_JOULE = 1 << 16
+"""Units of that counter in a joule."""
+
+
+def energy(paths: HostPaths, devices: Sequence[Device]) -> Mapping[str, float]:
+    """By the counter in each card's ``gpu_metrics``. Partitions of one card have a part of it each."""
+    parts = Counter(device.pci for device in devices)
+    counted = {address: joules(paths.sysfs / "bus/pci/devices" / address / "gpu_metrics") for address in parts}
+    return {device.uuid: drawn / parts[device.pci] for device in devices if (drawn := counted[device.pci]) is not None}
+
+
+def joules(table: Path) -> float | None:
+    """None for a table that is missing, of another format, or too short."""
+    try:
+        with table.open("rb") as file:
+            content = file.read(4096)
+    except OSError:
+        return None
+    at = METERED.get((content[2], content[3])) if len(content) >= 4 else None
+    counter = content[at : at + 8] if at else b""
+    number = int.from_bytes(counter, sys.byteorder)
+    return number / _JOULE if len(counter) == 8 and number != 2**64 - 1 else None
+
+
 def _absent(paths: HostPaths) -> DriverUnavailableError:
     driven = [one.address for one in GPUS.plugged(paths) if one.driver == GPUS.module]
     if not driven:
@@ -222,4 +251,4 @@ def _fault(paths: HostPaths, device: Device) -> Fault | None:
 def open_driver(settings: AmdSettings, paths: HostPaths) -> Driver:
     """The amdgpu driver of this host. Nothing is read yet."""
     roots = paths.rooted(settings)
-    return PollingDriver(partial(look, roots), partial(links, roots))
+    return PollingDriver(partial(look, roots), partial(links, roots), energy=partial(energy, roots))

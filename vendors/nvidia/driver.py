@@ -467,6 +467,14 @@ class NvmlDriver:
         except NvmlError as error:
             return Links(problems=(f"the driver went away while links were measured: {error}",))
 
+    def energy(self) -> Mapping[str, float]:
+        """By NVML's counter, which cards since Volta have."""
+        found = {}
+        for uuid, handle in self._handles.items() if self._nvml.is_open else ():
+            with self._busy.asking(uuid), suppress(NvmlError):
+                found[uuid] = self._nvml.energy(handle) / 1000
+        return found
+
     def poll(self, timeout: float) -> Sequence[HealthEvent]:
         events = self._events.poll(timeout)
         if self._events.driver_gone:

@@ -217,6 +217,10 @@ class Nvml(NvmlLibrary):
         """Total memory in bytes."""
         return int(self.ask("nvmlDeviceGetMemoryInfo", handle).total)
 
+    def energy(self, handle: Handle) -> int:
+        """Millijoules since the driver was loaded."""
+        return int(self.ask("nvmlDeviceGetTotalEnergyConsumption", handle))
+
     def compute_mode(self, handle: Handle) -> int:
         """0 shared, 1 and 3 one process only, 2 nobody."""
         return int(self.ask("nvmlDeviceGetComputeMode", handle))

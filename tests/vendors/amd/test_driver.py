@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
+from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device
 from tests.support.rigs import absent_and_back, kept_back_and_healed, rig
-from vendors.amd.driver import KfdNode, gpu, nodes
+from vendors.amd.driver import KfdNode, energy, gpu, joules, nodes
 
 PROFILE = "mi300x-8"
 
@@ -103,3 +105,26 @@ def test_a_driver_without_a_compute_topology_is_told_from_no_driver(tmp_path: Pa
 
     with pytest.raises(DriverUnavailableError, match="compute topology has none"):
         machine.driver.discover()
+
+
+@pytest.mark.parametrize(("revision", "at", "size"), [((1, 3), 24, 120), ((1, 4), 24, 264), ((1, 5), 88, 336)])
+def test_a_card_tells_the_joules_that_it_has_drawn_by_the_kernels_table(
+    revision: tuple[int, int], at: int, size: int, tmp_path: Path
+) -> None:
+    machine = rig(PROFILE, tmp_path)
+    first, second, *_others = machine.snapshot().devices
+    folder = Path(machine.simulator.settings()["sysfsRoot"]) / "bus/pci/devices"
+    table = bytearray(size)
+    table[:4] = size.to_bytes(2, "little") + bytes(revision)
+    table[at : at + 8] = (1234 << 16).to_bytes(8, "little")
+    (folder / first.pci / "gpu_metrics").write_bytes(table)
+    (folder / second.pci / "gpu_metrics").write_bytes(table[:at])
+
+    assert energy(HostPaths(sysfs=folder.parents[2]), [first, second]) == {first.uuid: 1234.0}
+    assert energy(HostPaths(sysfs=folder.parents[2]), [first, replace(first, uuid="part")])["part"] == 617.0
+
+
+def test_a_table_of_an_unknown_format_tells_no_energy(tmp_path: Path) -> None:
+    (tmp_path / "gpu_metrics").write_bytes(b"\x78\x00\x02\x03" + bytes(200))
+
+    assert joules(tmp_path / "gpu_metrics") is None

@@ -80,7 +80,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         ),
         "usage": _device(
             "ClockInfo CurrPcieLinkGeneration CurrPcieLinkWidth EnforcedPowerLimit PerformanceState PowerUsage "
-            "Temperature UtilizationRates"
+            "Temperature TotalEnergyConsumption UtilizationRates"
         ),
     }
 )
@@ -448,6 +448,11 @@ def _utilization(case: Case) -> None:
         device.memory_percent = number_of(memory or busy, "percent of memory bandwidth", high=100)
 
 
+def _energy(case: Case) -> None:
+    for device in case.devices:
+        device.energy_nj += number_of(case.value, "joules", high=10**9) * 10**9
+
+
 def _process(case: Case) -> None:
     """``pid:MiB[:gi:ci]``; MiB 0 ends the process."""
     parts = [number_of(part, "pid:MiB or pid:MiB:gi:ci", high=2**31) for part in str(case.value).split(":")]
@@ -525,6 +530,7 @@ FAULTS: Final[Mapping[str, SimulatedFault]] = MappingProxyType(
         ),
         "process": SimulatedFault(help="value: pid:MiB or pid:MiB:gi:ci; 0 MiB ends it", apply=_process),
         "utilization": SimulatedFault(help="value: percent, or percent:memory percent", apply=_utilization),
+        "energy": SimulatedFault(help="value: joules that are drawn at once", apply=_energy),
         "temperature": SimulatedFault(
             help="value: degrees Celsius", apply=takes("temperature", "degrees Celsius", high=150)
         ),

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#define SIM_LAYOUT 0xe5d4ea81u
+#define SIM_LAYOUT 0x6d54cd6eu
 #define SIM_DEVICES 64
 #define SIM_LINKS 36
 #define SIM_PROFILES 18
@@ -177,10 +177,12 @@ typedef struct {
     uint32_t gpu_percent;
     uint32_t memory_percent;
     uint32_t temperature;
+    uint64_t energy_nj;
+    uint64_t energy_at_us;
     uint32_t process_count;
     sim_process processes[64];
 } sim_device;
-_Static_assert(sizeof(sim_device) == 9816, "layout.py and the compiler differ");
+_Static_assert(sizeof(sim_device) == 9840, "layout.py and the compiler differ");
 
 typedef struct {
     char magic[8];
