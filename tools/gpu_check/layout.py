@@ -134,7 +134,7 @@ OF_A_CARD = (
     # Load.
     *_answering("c_nvmlUtilization_t", _CARD, "UtilizationRates"),
     *_answering("int", _CARD, "Temperature", lambda _: (0,)),
-    *_answering("int", _CARD, "PowerUsage"),
+    *_answering("int", _CARD, "PowerUsage TotalEnergyConsumption"),
     *_answering("list", _CARD, "ComputeRunningProcesses GraphicsRunningProcesses"),
 )
 
