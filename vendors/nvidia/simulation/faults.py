@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -443,14 +444,18 @@ def _plug(case: Case) -> None:
 
 def _utilization(case: Case) -> None:
     busy, _, memory = str(case.value).partition(":")
+    now = time.monotonic_ns() // 10**6
     for device in case.devices:
+        span = (device.power_limit_mw - device.power_idle_mw) // 100
+        drawing = device.power_idle_mw + span * device.gpu_percent
+        device.energy_uj, device.energy_at_ms = device.energy_uj + drawing * (now - device.energy_at_ms), now
         device.gpu_percent = number_of(busy, "percent busy", high=100)
         device.memory_percent = number_of(memory or busy, "percent of memory bandwidth", high=100)
 
 
 def _energy(case: Case) -> None:
     for device in case.devices:
-        device.energy_nj += number_of(case.value, "joules", high=10**9) * 10**9
+        device.energy_uj += number_of(case.value, "joules", high=10**9) * 10**6
 
 
 def _process(case: Case) -> None:

@@ -218,8 +218,8 @@ class Device(ctypes.Structure):
     gpu_percent: U32
     memory_percent: U32
     temperature: U32
-    energy_nj: U64
-    energy_at_us: U64
+    energy_uj: U64
+    energy_at_ms: U64
     process_count: U32
     processes: Annotated[Any, Process * PROCESSES]
 

@@ -256,6 +256,21 @@ def test_usage_and_processes_are_what_was_injected(dgx, elsewhere, code):
     assert [process.pid for process in binding.nvmlDeviceGetComputeRunningProcesses(handles[0])] == [4243]
 
 
+def test_energy_only_grows_whatever_a_device_draws(dgx, elsewhere):
+    simulator, binding, handles = dgx
+
+    def drawn():
+        return binding.nvmlDeviceGetTotalEnergyConsumption(handles[0])
+
+    before = drawn()
+    elsewhere(simulator, "energy", 0, 5000)
+    assert before + 5_000_000 <= drawn() < before + 6_000_000
+    for percent in (100, 0, 50):
+        before = drawn()
+        elsewhere(simulator, "utilization", 0, percent)
+        assert before <= drawn() < before + 1_000_000
+
+
 @pytest.mark.parametrize(
     ("fault", "device", "value", "says"),
     [

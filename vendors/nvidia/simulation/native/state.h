@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#define SIM_LAYOUT 0x6d54cd6eu
+#define SIM_LAYOUT 0xaa6c6285u
 #define SIM_DEVICES 64
 #define SIM_LINKS 36
 #define SIM_PROFILES 18
@@ -177,8 +177,8 @@ typedef struct {
     uint32_t gpu_percent;
     uint32_t memory_percent;
     uint32_t temperature;
-    uint64_t energy_nj;
-    uint64_t energy_at_us;
+    uint64_t energy_uj;
+    uint64_t energy_at_ms;
     uint32_t process_count;
     sim_process processes[64];
 } sim_device;

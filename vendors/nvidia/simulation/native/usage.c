@@ -16,18 +16,14 @@ static unsigned power_mw(const sim_device *device)
     return device->power_idle_mw + (device->power_limit_mw - device->power_idle_mw) / 100 * device->gpu_percent;
 }
 
-/* What the device has drawn since its driver was loaded, in millijoules: milliwatts times microseconds are nanojoules. */
-API nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t handle, unsigned long long *out)
+/* What the device has drawn since the machine started, in millijoules: milliwatts times milliseconds are microjoules.
+   Whoever changes its power notes what it had drawn by then. */
+static uint64_t energy_uj(const sim_device *device)
 {
-    ENTER(gpu, handle, out);
-    uint64_t now = sim_time_us(), before = t.device->energy_at_us;
-    if (before && before < now)
-        t.device->energy_nj += power_mw(t.device) * (now - before);
-    t.device->energy_at_us = now;
-    *out = t.device->energy_nj / 1000000u;
-    return NVML_SUCCESS;
+    return device->energy_uj + power_mw(device) * (sim_clock_ms() - device->energy_at_ms);
 }
 
+GETTER(nvmlDeviceGetTotalEnergyConsumption, gpu, unsigned long long, energy_uj(t.device) / 1000);
 GETTER(nvmlDeviceGetPowerUsage, gpu, unsigned, power_mw(t.device));
 GETTER(nvmlDeviceGetEnforcedPowerLimit, gpu, unsigned, t.device->power_limit_mw);
 GETTER(nvmlDeviceGetCurrPcieLinkGeneration, gpu, unsigned, t.device->pcie_generation);
