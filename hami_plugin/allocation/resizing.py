@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,31 +25,35 @@ from hami_plugin.model.ports import Cluster
 from hami_plugin.model.views import PodView
 from hami_plugin.node_status.annotations import Source
 from hami_plugin.protocol.decisions import Question, granted
+from hami_plugin.protocol.resizes import (
+    ALL_CORES,
+    MAX_MEMORY,
+    RESIZE,
+    RESIZE_GRANTED,
+    RESIZE_REFUSED,
+    Amounts,
+    larger,
+    parse_resize,
+)
 
 log = logger(__name__)
 
-MAX_MEMORY = (1 << 31) - 1
-ALL_CORES = 100
 DEADLINE_S = 10.0
 """For each write of the journal or of the pod."""
 MAX_NAMED = 5
+PAUSE_S = 0.05
+"""Between looks at the pods, which may change often."""
 
 Write = Callable[[Held, Sequence[Grant]], Awaitable[None]]
 """Holds a container that runs to these amounts. ``HamiError`` where that cannot be; then it is held to what it was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What a container is to have of each of its devices: MiB, percent of the cores; None leaves it as it is.
-
-    Without ``container`` it is the only one of the pod that has devices.
-    """
+class Wish(Amounts):
+    """Whose container is to have them."""
 
     namespace: str
     pod: str
-    container: str = ""
-    memory: int | None = None
-    cores: int | None = None
 
 
 def wish_of(document: Mapping[str, Any]) -> Wish:
@@ -90,41 +95,80 @@ class Resizer:
         """Whether nothing is under way."""
         return not self._waiting
 
-    async def resize(self, wish: Wish) -> Mapping[str, Any]:
-        """Do it, and answer what was before and after. ``HamiError``: nothing has changed, and what to change."""
+    async def run(self) -> None:
+        """Do what this project's scheduler has granted to pods, for ever. What cannot be done is told to the pod."""
+        pods = self._node.pods
+        while True:
+            seen = pods.changes.version
+            for pod in [one for one in pods.pods if RESIZE_GRANTED in one.annotations and one.phase == "Running"]:
+                if not (self.closed or self._node.outdated()):
+                    await self._granted(pod)
+            await pods.changes.changed(seen)
+            await asyncio.sleep(PAUSE_S)
+
+    async def _granted(self, pod: PodView) -> None:
+        """Both annotations go with the new amounts, or with the reason why there are none."""
+        text = pod.annotations[RESIZE_GRANTED]
+        answered: dict[str, str | None] = {RESIZE_GRANTED: None, RESIZE_REFUSED: None}
+        if pod.annotations.get(RESIZE) == text:  # else its user wants something else by now
+            answered[RESIZE] = None
+        try:
+            amounts = parse_resize(text)
+            wish = Wish(
+                namespace=pod.namespace,
+                pod=pod.name,
+                container=amounts.container,
+                memory=amounts.memory,
+                cores=amounts.cores,
+            )
+            await self.resize(wish, answered)
+        except HamiError as error:
+            self._node.events.pod(pod, "ResizeRefused", str(error), warning=True)
+            refused = {RESIZE_GRANTED: None, RESIZE_REFUSED: str(error), **self._told(pod)}
+            with suppress(ClusterError):  # its next version is looked at again
+                await self._tell(pod, refused)
+
+    async def resize(self, wish: Wish, beside: Mapping[str, str | None] | None = None) -> Mapping[str, Any]:
+        """Do it, and answer what was before and after. ``HamiError``: nothing has changed, and what to change.
+
+        ``beside`` is what the pod's annotations say with it.
+        """
         self._waiting += 1
         try:
             async with self._turn:
-                return await self._resize(wish)
+                return await self._resize(wish, beside or {})
         finally:
             self._waiting -= 1
 
-    async def _resize(self, wish: Wish) -> Mapping[str, Any]:
+    async def _resize(self, wish: Wish, beside: Mapping[str, str | None]) -> Mapping[str, Any]:
         try:
             held, pod, question = self._found(wish)
-            after = tuple(_changed(grant, wish) for grant in held.grants)
+            after = tuple(map(wish.of, held.grants))
             text = self._checked(held, pod, question, after)
         except HamiError:
             self.counts["refused"] += 1
             raise
+        told = {question.allocated: text, **beside}
         if after != held.grants:
-            task = asyncio.ensure_future(self._carried_out(held, pod, question, after, text))
+            task = asyncio.ensure_future(self._carried_out(held, pod, after, told))
             await asyncio.shield(task)  # who asked may go away; what was begun is ended
+        elif beside:
+            await self._tell(pod, told)
         self.counts["done"] += 1
         return _document(held, after)
 
     async def _carried_out(
-        self, held: Held, pod: PodView, question: Question, after: tuple[Grant, ...], text: str
+        self, held: Held, pod: PodView, after: tuple[Grant, ...], told: Mapping[str, str | None]
     ) -> None:
         """Step by step. Whatever fails, the ledger has what was before, and the rest follows."""
         ledger, reached = self._node.ledger, False
         change = Resize(before=held.grants, after=after)
         try:
-            ledger.change(replace(held, grants=_larger(change), resize=change))
+            ledger.change(replace(held, grants=tuple(map(larger, held.grants, after)), resize=change))
             await self._on_file()
             reached = True
             await self._write(held, after)
-            await self._tell(pod, {question.allocated: text})
+            await self._tell(pod, told)
             self._settle(held, after)
             await self._on_file()
         except HamiError as error:
@@ -162,7 +206,7 @@ class Resizer:
             why = str(error) or f"no answer within {DEADLINE_S:g} s"
             raise HamiError(f"the journal cannot be written: {why}", hint="make room in stateDir") from error
 
-    async def _tell(self, pod: PodView, changes: Mapping[str, str]) -> None:
+    async def _tell(self, pod: PodView, changes: Mapping[str, str | None]) -> None:
         try:
             async with asyncio.timeout(DEADLINE_S):
                 self._node.pods.patched(await self._cluster.patch_pod(pod, changes))
@@ -182,10 +226,16 @@ class Resizer:
 
     def said(self, pod: PodView) -> Mapping[str, str]:
         """What a pod's annotations are to say of its shares that were resized."""
+        if RESIZE_GRANTED in pod.annotations:
+            return {}  # the scheduler counts the larger amounts until it is done
+        return self._told(pod, resized=True)
+
+    def _told(self, pod: PodView, *, resized: bool = False) -> Mapping[str, str]:
+        """The pod's decision as the ledger has it. ``resized``: only of what was."""
         changes: dict[str, str] = {}
         for held in self._node.ledger.held.of_pod(pod.uid):
             question = self._question(held.resource)
-            if not held.resized or held.resize or question is None:
+            if (resized and not held.resized) or held.resize or held.undecided or question is None:
                 continue
             seen = replace(pod, annotations={**pod.annotations, **changes})
             try:
@@ -260,26 +310,6 @@ def _too_much(held: Held, after: Sequence[Grant], devices: Mapping[str, DeviceFa
             yield f"{grant.uuid} has {facts.info.devmem} MiB, and container {held.container} is to have {grant.memory}"
         elif not facts.device.health.offered and (grant.memory > before.memory or grant.cores > before.cores):
             yield f"{grant.uuid} is {facts.device.health.value}, and no more of it is handed out"
-
-
-def _changed(grant: Grant, wish: Wish) -> Grant:
-    return replace(
-        grant,
-        memory=grant.memory if wish.memory is None else wish.memory,
-        cores=grant.cores if wish.cores is None else wish.cores,
-    )
-
-
-def _larger(change: Resize) -> tuple[Grant, ...]:
-    """What counts for others meanwhile. An amount of 0 is no limit, and the largest of all."""
-    return tuple(
-        replace(old, memory=_most(old.memory, new.memory), cores=_most(old.cores, new.cores))
-        for old, new in zip(change.before, change.after, strict=True)
-    )
-
-
-def _most(old: int, new: int) -> int:
-    return max(old, new) if old and new else 0
 
 
 def _says(pod: PodView, question: Question, held: Held, grants: Sequence[Grant]) -> bool:

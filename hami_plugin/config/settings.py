@@ -143,6 +143,12 @@ class SchedulerSettings(Section):
     review_seconds: Seconds = Field(
         9.0, alias="reviewSeconds", description="Timeout of the webhook, unless the API server sets a shorter one."
     )
+    resize_by_annotation: bool = Field(
+        False,
+        alias="resizeByAnnotation",
+        description="Let pods that run ask for other amounts by the annotation `hami-plugin.io/resize`, within their "
+        "namespace's quota. The daemons need the same key.",
+    )
     linger_seconds: Annotated[float, Field(ge=0, le=600)] = Field(
         3.0,
         alias="lingerSeconds",
@@ -289,6 +295,12 @@ class Settings(Section):
         5.0,
         alias="usageSeconds",
         description="Interval of reading what containers use of their devices. 0: never.",
+    )
+    resize_by_annotation: bool = Field(
+        False,
+        alias="resizeByAnnotation",
+        description="Resize running containers as this project's scheduler grants it in their pods' annotations. It "
+        "needs the chart's admission policies, which reserve what the scheduler writes.",
     )
     hami_metrics: bool = Field(
         False,

@@ -601,6 +601,7 @@ class Daemon:
             "recovery": self._recovery.run(),
             "usage": self._usage.run(),
             **({"cost": self.cost.run()} if self._settings.cost_metrics else {}),
+            **({"resizes": self._resizer.run()} if self._settings.resize_by_annotation else {}),
             "state": self._keep_state(),
             **self._following_slices(),
             **dict(self._serving.serve()),

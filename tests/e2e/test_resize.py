@@ -7,6 +7,7 @@ import json
 import lzma
 import signal
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from hami_plugin.model.views import pod_view
 from hami_plugin.protocol.decisions import decode_devices
+from hami_plugin.protocol.resizes import RESIZE, RESIZE_GRANTED, RESIZE_REFUSED
 from tests.e2e import dying
 from tests.e2e.manifests import NAMESPACE, asking, manifest
 from tests.e2e.steps import WITHIN_S, bring_up, reported, start
@@ -21,6 +23,7 @@ from tests.e2e.test_restarted_containers import begin
 from tests.e2e.test_usage import ran, until_read
 from tests.e2e.truth import journal
 from tests.support.promql import series
+from tests.support.scheduling import HURRY, serving
 
 REGION = Path(__file__).parents[1] / "vectors/regions/v1.2-two-cards.bin.xz"
 LIMITS = 1600
@@ -123,6 +126,31 @@ async def posted(stage: Any, body: bytes, header: str = "") -> int:
         answer = await reader.read()
     writer.close()
     return int(answer.split()[1])
+
+
+async def test_a_pod_that_asks_in_its_annotation_is_resized_as_the_scheduler_grants_it(
+    running: Any, tmp_path: Path
+) -> None:
+    stage = await running(usageSeconds=0.05, resizeByAnnotation=True)
+    pod, region = await begun(stage)
+    options = replace(HURRY, resizes=True, resize_period=0.1)
+    async with serving(stage.api, tmp_path, options, families=[stage.family]) as service:
+        await stage.until(lambda: bool(service.cache.nodes.node_infos), "the node", WITHIN_S)
+
+        stage.api.annotate_pod(NAMESPACE, "busy", {RESIZE: "memory=1000"})
+        assert "it uses" in await reported(stage, "ResizeRefused")
+        assert held(stage) == (4096, 4096)
+
+        stage.api.annotate_pod(NAMESPACE, "busy", {RESIZE: "container=main,memory=9000,cores=60"})
+        await stage.until(lambda: held(stage) == (9000, 9000), "the new amounts", WITHIN_S)
+        await stage.until(lambda: RESIZE not in notes(stage), "an answer", WITHIN_S)
+
+    assert in_force(region) == said(stage, pod) == (9000, 9000)
+    assert not notes(stage).keys() & {RESIZE_GRANTED, RESIZE_REFUSED}
+
+
+def notes(stage: Any) -> dict[str, str]:
+    return stage.api.pod(NAMESPACE, "busy")["metadata"]["annotations"]
 
 
 @pytest.mark.parametrize("step", dying.OF_A_RESIZE)

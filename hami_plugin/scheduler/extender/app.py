@@ -247,5 +247,6 @@ def _options(settings: SchedulerSettings) -> Options:
         scheduling=Scheduling(name=settings.name, replaces_default=settings.replaces_default),
         preferences=Preferences(nodes=settings.node_order, devices=settings.device_order),
         refuse_impossible=settings.refuse_impossible,
+        resizes=settings.resize_by_annotation,
         lock_timeout=max(1.0, settings.answer_seconds - LOCK_MARGIN_S),
     )

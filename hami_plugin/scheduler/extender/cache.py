@@ -18,6 +18,7 @@ from hami_plugin.log import logger
 from hami_plugin.model.pausing import Pausing, at_once
 from hami_plugin.model.views import Feed, NodeView, PodView, QuotaView, revision
 from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME, BIND_LOCK
+from hami_plugin.protocol.resizes import RESIZE
 from hami_plugin.scheduler.engine.capacity import Sizes, largest, sizes
 from hami_plugin.scheduler.engine.devices import NodeInfo, Quota
 from hami_plugin.scheduler.engine.filter import ClusterSnapshot, FilterCache
@@ -123,6 +124,8 @@ class PodCache:
             delete=self._delete,
             replacing=self._replacing,
         )
+        self.wishes: set[str] = set()
+        """UIDs of the pods that run and ask to be resized."""
         self._assumed: dict[str, AssumedPod] = {}
         self._released: dict[str, tuple[str, str]] = {}
 
@@ -192,6 +195,8 @@ class PodCache:
             return
         self._released.pop(pod.uid, None)
         self.index.see(pod, self._families)
+        wishes = RESIZE in pod.annotations and pod.phase == "Running" and not pod.deleted
+        (self.wishes.add if wishes else self.wishes.discard)(pod.uid)
 
     def answered(self, pod: PodView) -> None:
         """A version of a pod as an answer to a call of ours. One that the watch has shown to be gone stays gone."""
@@ -203,6 +208,7 @@ class PodCache:
         self.binding.end(uid)
         self._assumed.pop(uid, None)
         self._released.pop(uid, None)
+        self.wishes.discard(uid)
         self.index.drop(uid)
 
     async def shown_up_to(self, version: str, *, within: float) -> bool:

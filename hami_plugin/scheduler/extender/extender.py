@@ -51,6 +51,7 @@ from hami_plugin.scheduler.extender.payloads import (
     readable,
 )
 from hami_plugin.scheduler.extender.ports import Cluster
+from hami_plugin.scheduler.extender.resizes import Resizes
 from hami_plugin.sdk import Family
 
 log = logger(__name__)
@@ -70,7 +71,8 @@ class Options:
     ``lock_timeout`` is how long a pod waits in line for its node: less than kube-scheduler waits for the extender.
     ``watch_timeout`` is how long a bind waits for the watch to show who else is on the node.
     ``sync_timeout`` is how long a filter request waits for the first lists. ``refuse_impossible``: admission refuses
-    what no known node can ever give.
+    what no known node can ever give. ``resizes``: pods that run may ask for other amounts, with
+    ``resize_period`` from one refusal to the next look.
     """
 
     scheduling: Scheduling = field(default_factory=Scheduling)
@@ -79,6 +81,8 @@ class Options:
     lock_timeout: float = 25.0
     watch_timeout: float = 5.0
     sync_timeout: float = 5.0
+    resizes: bool = False
+    resize_period: float = 30.0
     resync_period: float = 15.0
     stop_timeout: float = 5.0
     pace: Backoff = PACE
@@ -114,6 +118,7 @@ class Extender:
         self._binder = Binder(cluster, cache, locks, now, pace=options.pace, timeout=options.watch_timeout)
         self._resync = Resync(cluster, cache.nodes, cache.pods, every=options.resync_period)
         self._cycle = asyncio.Lock()
+        self._resizes = Resizes(cluster, cache, self._events, self._cycle, every=options.resize_period)
         self._unfinished: set[asyncio.Task[Json]] = set()
         self._binds: dict[tuple[str, str], asyncio.Task[Json]] = {}
 
@@ -306,6 +311,7 @@ class Extender:
             "resync": self._resync.run(),
             "events": self._events.run(),
             "warm-up": self._warm_up(),
+            **({"resizes": self._resizes.run()} if self._options.resizes else {}),
         }
         tasks: set[asyncio.Task[Any]] = {asyncio.create_task(loop, name=role) for role, loop in loops.items()}
         stopped = asyncio.create_task(stop.wait(), name="stop")

@@ -1,0 +1,110 @@
+"""Answers pods that ask to be resized while they run: with room for it, or with the reason why there is none.
+
+A pod that was refused is asked about again, as long as it asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import NoReturn
+
+from hami_plugin.errors import ClusterError, WireError
+from hami_plugin.log import logger
+from hami_plugin.model.views import PodPatch, PodView
+from hami_plugin.node_status.events import EventRecorder
+from hami_plugin.protocol.resizes import RESIZE, RESIZE_GRANTED, RESIZE_REFUSED, parse_resize
+from hami_plugin.scheduler.engine.resizing import resized
+from hami_plugin.scheduler.extender.cache import SchedulerCache
+from hami_plugin.scheduler.extender.ports import Cluster
+
+log = logger(__name__)
+
+REASON = "ResizeRefused"
+
+
+class Resizes:
+    """``turn`` is held while anything is decided. ``every`` is after how many seconds a refused pod is tried again."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        cache: SchedulerCache,
+        events: EventRecorder,
+        turn: asyncio.Lock,
+        *,
+        every: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._cache = cache
+        self._events = events
+        self._turn = turn
+        self._every = every
+        self._clock = clock
+        self._tried: dict[str, tuple[str, float]] = {}
+
+    async def run(self) -> NoReturn:
+        await self._cache.synced()
+        pods = self._cache.pods
+        while True:
+            seen = pods.shown.version
+            self._tried = {uid: tried for uid, tried in self._tried.items() if uid in pods.wishes}
+            for uid in list(pods.wishes):
+                if self._due(uid):
+                    await self._answer(uid)
+            await pods.shown.changed(seen, timeout=self._every)
+
+    def _due(self, uid: str) -> bool:
+        known = self._cache.pods.index.entries.get(uid)
+        text = known.pod.annotations.get(RESIZE, "") if known else ""
+        if not known or not text or known.pod.annotations.get(RESIZE_GRANTED) == text:
+            return False
+        last, when = self._tried.get(uid, ("", 0.0))
+        return text != last or self._clock() - when >= self._every
+
+    async def _answer(self, uid: str) -> None:
+        """Between the last look at the node and what counts from now on, nothing is awaited."""
+        pods = self._cache.pods
+        async with self._turn, pods.binding.turn(uid):
+            known = pods.index.entries.get(uid)
+            if known is None:
+                return
+            pod, text = known.pod, known.pod.annotations.get(RESIZE, "")
+            self._tried[uid] = (text, self._clock())
+            try:
+                changes = {**self._decided(pod), RESIZE_GRANTED: text}
+            except WireError as error:
+                await self._refuse(pod, str(error))
+                return
+            pods.index.see(replace(pod, annotations={**pod.annotations, **changes}), self._cache.families)
+        if not await self._write(pod, changes):
+            pods.index.see(pod, self._cache.families)
+
+    def _decided(self, pod: PodView) -> Mapping[str, str]:
+        cache = self._cache
+        node_info = cache.nodes.node_infos.get(pod.node)
+        if node_info is None:
+            raise WireError(f"node {pod.node} offers nothing now", hint="its daemon may be away")
+        others = cache.pods.index.on(pod.node, without=pod.uid)
+        quota = cache.quotas.quota(pod.namespace, cache.pods.index, without=pod.uid)
+        wanted = parse_resize(pod.annotations[RESIZE])
+        return resized(pod, wanted, cache.families, node_info=node_info, others=others, quota=quota)
+
+    async def _refuse(self, pod: PodView, why: str) -> None:
+        if pod.annotations.get(RESIZE_REFUSED) == why:
+            return
+        self._events.pod(pod, REASON, why, warning=True)
+        await self._write(pod, {RESIZE_REFUSED: why})
+
+    async def _write(self, pod: PodView, changes: Mapping[str, str]) -> bool:
+        """Whether the API server has it. If not, the pod is answered again: a newer version of it is on its way."""
+        try:
+            self._cache.pods.answered(await self._cluster.patch_pod(pod, PodPatch(annotations=changes)))
+        except ClusterError as error:
+            log.info("answer to a resize not written", pod=pod.key, problem=error.message)
+            self._tried.pop(pod.uid, None)
+            return False
+        return True
