@@ -25,30 +25,30 @@ _MAX_NAME_LENGTH = 4095
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SpecLocation:
     """Where in which document a value stands."""
 
     file: str = ""
     device: str = ""
     field: str = ""
 
-    def of(self, name: str) -> Place:
+    def of(self, name: str) -> SpecLocation:
         return replace(self, field=f"{self.field}.{name}" if self.field else name)
 
-    def item(self, position: int) -> Place:
+    def item(self, position: int) -> SpecLocation:
         return replace(self, field=f"{self.field}[{position}]")
 
     def problem(self, message: str) -> Problem:
         return Problem(file=self.file, device=self.device, field=self.field, message=message)
 
 
-Check: TypeAlias = Callable[[object, Place], Iterator[Problem]]
+Check: TypeAlias = Callable[[object, SpecLocation], Iterator[Problem]]
 Rule: TypeAlias = Callable[[str], str | None]
 """What is wrong with a text; None when nothing is."""
 
 
 def text(*rules: Rule) -> Check:
-    def check(value: object, place: Place) -> Iterator[Problem]:
+    def check(value: object, place: SpecLocation) -> Iterator[Problem]:
         if not isinstance(value, str):
             quotes = "; put it in quotes" if isinstance(value, (int, float)) else ""
             yield place.problem(f"must be text, is {shown(value)}{quotes}")
@@ -61,7 +61,7 @@ def text(*rules: Rule) -> Check:
 
 
 def number(least: int, most: int) -> Check:
-    def check(value: object, place: Place) -> Iterator[Problem]:
+    def check(value: object, place: SpecLocation) -> Iterator[Problem]:
         if not isinstance(value, int) or isinstance(value, bool):
             yield place.problem(f"must be a whole number, is {shown(value)}")
         elif not least <= value <= most:
@@ -70,13 +70,13 @@ def number(least: int, most: int) -> Check:
     return check
 
 
-def truth(value: object, place: Place) -> Iterator[Problem]:
+def truth(value: object, place: SpecLocation) -> Iterator[Problem]:
     if not isinstance(value, bool):
         yield place.problem(f"must be true or false, is {shown(value)}")
 
 
 def several(item: Check) -> Check:
-    def check(value: object, place: Place) -> Iterator[Problem]:
+    def check(value: object, place: SpecLocation) -> Iterator[Problem]:
         if not isinstance(value, list):
             yield place.problem(f"must be a list, is {shown(value)}")
             return
@@ -89,7 +89,7 @@ def several(item: Check) -> Check:
 def fields(known: Mapping[str, Check], *, required: tuple[str, ...] = ()) -> Check:
     """A mapping with these keys and no others. A key without a value counts as absent."""
 
-    def check(value: object, place: Place) -> Iterator[Problem]:
+    def check(value: object, place: SpecLocation) -> Iterator[Problem]:
         if not isinstance(value, Mapping):
             yield place.problem(f"must be a mapping, is {shown(value)}")
             return
@@ -109,7 +109,7 @@ def mapping(key: Rule) -> Check:
     """A mapping from texts to texts, whose keys follow a rule."""
     entry_check = text()
 
-    def check(value: object, place: Place) -> Iterator[Problem]:
+    def check(value: object, place: SpecLocation) -> Iterator[Problem]:
         if not isinstance(value, Mapping):
             yield place.problem(f"must be a mapping, is {shown(value)}")
             return
@@ -158,7 +158,7 @@ def shown(value: object) -> str:
 
 def problems(document: object, file: str = "") -> tuple[Problem, ...]:
     """Everything that is wrong with a document, given as plain values. Nothing: runtimes accept it."""
-    place = Place(file=file)
+    place = SpecLocation(file=file)
     found = list(_SPEC(document, place))
     if isinstance(document, Mapping):
         found += _version_problems(document, place)
@@ -171,14 +171,14 @@ def traps(document: Mapping[str, Any], file: str = "") -> tuple[Problem, ...]:
 
     Neither the specification nor a runtime's reader minds them. The kernel does: it knows no file system "bind".
     """
-    place = Place(file=file)
+    place = SpecLocation(file=file)
     found = [*_unbound(document.get("containerEdits"), place)]
     for position, device in enumerate(document["devices"]):
         found += _unbound(device["containerEdits"], _device_place(device, place.of("devices").item(position)))
     return tuple(found)
 
 
-def _unbound(edits: Mapping[str, Any] | None, place: Place) -> Iterator[Problem]:
+def _unbound(edits: Mapping[str, Any] | None, place: SpecLocation) -> Iterator[Problem]:
     for position, mount in enumerate((edits or {}).get("mounts") or ()):
         if _is_bind(mount) and not {"bind", "rbind"} & set(mount.get("options") or ()):
             options = place.of("containerEdits").of("mounts").item(position).of("options")
@@ -219,7 +219,7 @@ def _clos(value: str) -> str | None:
     return f'must be a file name, or "/" for the root class, is "{value}"'
 
 
-def _mount(value: object, place: Place) -> Iterator[Problem]:
+def _mount(value: object, place: SpecLocation) -> Iterator[Problem]:
     yield from _MOUNT(value, place)
     bound = isinstance(value, Mapping) and _is_bind(value)
     source = value.get("hostPath") if isinstance(value, Mapping) else None
@@ -282,7 +282,7 @@ _EDITS = fields(
 _ANNOTATIONS = mapping(_annotation)
 
 
-def _annotations(value: object, place: Place) -> Iterator[Problem]:
+def _annotations(value: object, place: SpecLocation) -> Iterator[Problem]:
     yield from _ANNOTATIONS(value, place)
     if isinstance(value, Mapping):
         texts = (entry for pair in value.items() for entry in pair if isinstance(entry, str))
@@ -297,11 +297,11 @@ _DEVICE = fields(
 )
 
 
-def _named_device(value: object, place: Place) -> Iterator[Problem]:
+def _named_device(value: object, place: SpecLocation) -> Iterator[Problem]:
     yield from _DEVICE(value, _device_place(value, place))
 
 
-def _device_place(device: object, place: Place) -> Place:
+def _device_place(device: object, place: SpecLocation) -> SpecLocation:
     """By its name once it has one, else by its position."""
     name = device.get("name") if isinstance(device, Mapping) else None
     return replace(place, device=name, field="") if isinstance(name, str) and name else place
@@ -319,7 +319,7 @@ _SPEC: Check = fields(
 )
 
 
-def _device_problems(document: Mapping[str, Any], place: Place) -> Iterator[Problem]:
+def _device_problems(document: Mapping[str, Any], place: SpecLocation) -> Iterator[Problem]:
     """What concerns a device as a whole: none, two of one name, or one that adds nothing."""
     devices = document.get("devices")
     if not isinstance(devices, list):
@@ -339,7 +339,7 @@ def _device_problems(document: Mapping[str, Any], place: Place) -> Iterator[Prob
             yield at.of("name").problem(f"is taken: devices[{first}] and devices[{position}] have it")
 
 
-def _version_problems(document: Mapping[str, Any], place: Place) -> Iterator[Problem]:
+def _version_problems(document: Mapping[str, Any], place: SpecLocation) -> Iterator[Problem]:
     """Fields that the document's version does not know."""
     version = document.get("cdiVersion")
     if not isinstance(version, str) or version not in VERSIONS:

@@ -21,7 +21,7 @@ from hami_plugin.allocation.capacity import (
 from hami_plugin.allocation.container_start import StartCheck
 from hami_plugin.allocation.identity import (
     Found,
-    Held,
+    HeldShare,
     Identity,
     Pending,
     PodReader,
@@ -164,7 +164,7 @@ MAX_PREPARED = 8
 class _Plan:
     """Who is to have what. ``new``: it is not held yet. ``unsure``: it may be more than what is left."""
 
-    held: Held
+    held: HeldShare
     assignment: Assignment
     new: bool = True
     unsure: bool = False
@@ -309,7 +309,7 @@ class Allocator:
                 return identity, excess, devices
             await self._node.pods.changes.changed(seen, timeout=left)
 
-    async def _undelivered(self, shares: Sequence[Held]) -> Held | None:
+    async def _undelivered(self, shares: Sequence[HeldShare]) -> HeldShare | None:
         """The share that the kubelet asks for once more, though the next container may have its ids too.
 
         The kubelet writes each answer down before it asks for the next container. Where its checkpoint cannot be read,
@@ -405,7 +405,7 @@ class Allocator:
             "allocated", pod=given.pod.key, container=given.container.name, resource=self.resource, devices=devices
         )
 
-    def _repeated(self, held: Held, devices: Mapping[str, DeviceFacts]) -> _Plan:
+    def _repeated(self, held: HeldShare, devices: Mapping[str, DeviceFacts]) -> _Plan:
         """The same answer once more; everything in it follows from the pod, the container and the grants."""
         pod = self._node.pods.get(held.uid)
         container = pod.container(held.container) if pod else None

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from hami_plugin.aio import Watched
-from hami_plugin.allocation.identity import Found, Held, Identity
+from hami_plugin.allocation.identity import Found, HeldShare, Identity
 from hami_plugin.allocation.ledger import Ledger
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.allocation.settlement import Refusals, Settlement
@@ -27,7 +27,7 @@ from hami_plugin.model.ports import Checkpoint, Observer, Offer
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.partitions.manager import Partitions
-from hami_plugin.protocol.decisions import Claim, Question, asking, claims
+from hami_plugin.protocol.decisions import DecidedShare, Question, asking, claims
 from hami_plugin.protocol.keys import BIND_PHASE, PHASE_FAILED
 from hami_plugin.protocol.register import DeviceInfo, MigProfile, Refuses
 from hami_plugin.scheduler.engine.devices import added, collapsed
@@ -47,7 +47,7 @@ class Total:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tenant:
+class PodGrants:
     """What a pod has of one device: ``early`` one after another while it is ``starting``, then ``late`` together."""
 
     name: str
@@ -83,16 +83,16 @@ class Excess:
         return f"{uuid} has {self.total} {unit}{holders}; pod {name} is to have {self.asked}"
 
 
-Read = Callable[[PodView, Mapping[str, Grant], Question, bool], Tenant]
+Read = Callable[[PodView, Mapping[str, Grant], Question, bool], PodGrants]
 """A pod with what its containers have of one device, by their names; and whether it is the one that asks."""
 
 
-def least(pod: PodView, shares: Mapping[str, Grant], question: Question, asks: bool) -> Tenant:
+def least(pod: PodView, shares: Mapping[str, Grant], question: Question, asks: bool) -> PodGrants:
     """As little as a scheduler of HAMi may count."""
     containers = asking(pod, question.resource, *question.also)
     inits = sum(container.init for container in pod.containers)
     early, late = containers[:inits], containers[inits:]
-    return Tenant(
+    return PodGrants(
         name=pod.key,
         early=tuple(shares[one.name] for one in early if one.name in shares),
         late=tuple(shares[one.name] for one in late if one.name in shares),
@@ -100,7 +100,7 @@ def least(pod: PodView, shares: Mapping[str, Grant], question: Question, asks: b
     )
 
 
-def exact(pod: PodView, shares: Mapping[str, Grant], _question: Question, _asks: bool) -> Tenant:
+def exact(pod: PodView, shares: Mapping[str, Grant], _question: Question, _asks: bool) -> PodGrants:
     """As it is: init containers are over when the pod runs, and sidecars run beside those after them."""
     early: list[Grant] = []
     late: list[Grant] = []
@@ -111,7 +111,7 @@ def exact(pod: PodView, shares: Mapping[str, Grant], _question: Question, _asks:
             early.extend(added([(*late, grant)]))
         else:
             late.append(grant)
-    return Tenant(name=pod.key, early=tuple(early), late=tuple(late), starting=pod.phase != "Running")
+    return PodGrants(name=pod.key, early=tuple(early), late=tuple(late), starting=pod.phase != "Running")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ AS_HAMI = Account(read=least, masks=False)
 EXACTLY = Account(read=exact, masks=True)
 
 
-def overcommitted(total: Total, own: Tenant, others: Sequence[Tenant]) -> Excess | None:
+def overcommitted(total: Total, own: PodGrants, others: Sequence[PodGrants]) -> Excess | None:
     """What the device would give away beyond what it has; None where all of it fits."""
     asked, held = own.taken, [(other.name, taken) for other in others if (taken := other.taken)]
     for what, most in (("memory", total.memory), ("cores", total.cores)):
@@ -139,7 +139,7 @@ def overcommitted(total: Total, own: Tenant, others: Sequence[Tenant]) -> Excess
 
 
 def beyond_request(
-    claim: Claim, question: Question, advertised: Mapping[str, int], every_core: Mapping[str, int] | None = None
+    claim: DecidedShare, question: Question, advertised: Mapping[str, int], every_core: Mapping[str, int] | None = None
 ) -> str:
     """What a claim has beyond its container's request, as a message; empty if nothing.
 
@@ -392,7 +392,7 @@ class Capacity:
         self._node = node
         self._refusals = Refusals(node.settlement, node.events)
 
-    def refuse(self, found: TooMuch, claim: Claim, *, again: bool) -> None:
+    def refuse(self, found: TooMuch, claim: DecidedShare, *, again: bool) -> None:
         """``RefusedError``, or a warning where the API server does not say who has ended: once, not ``again``."""
         measure, excess = found
         message = excess.message(measure.device.uuid, measure.unit(excess.what), claim.pod.key)
@@ -411,13 +411,13 @@ class Capacity:
             return None  # of a card that is cut, the driver gives out nothing twice
         return self._beyond(ids, identity.claim, devices, account)
 
-    def beyond(self, held: Held, pod: PodView, grants: Sequence[Grant], devices: Mapping[str, DeviceFacts]) -> str:
+    def beyond(self, held: HeldShare, pod: PodView, grants: Sequence[Grant], devices: Mapping[str, DeviceFacts]) -> str:
         """What a device would give away beyond what it has, if a container that runs had these ``grants``; empty where
         all of it fits, beside what is decided for pods that start.
         """
         if (container := pod.container(held.container)) is None:
             return f"pod {pod.key} has no container {held.container} any more"
-        claim = Claim(pod=pod, container=container, grants=tuple(grants), piece=None)
+        claim = DecidedShare(pod=pod, container=container, grants=tuple(grants), piece=None)
         account = self._node.rules.counted or EXACTLY
         found = self._beyond(held.ids, claim, devices, account, waiting=list(self._decided_elsewhere()), asks=False)
         if found is None:
@@ -425,7 +425,7 @@ class Capacity:
         measure, excess = found
         return excess.message(measure.device.uuid, measure.unit(excess.what), pod.key)
 
-    def _decided_elsewhere(self) -> Iterator[Held]:
+    def _decided_elsewhere(self) -> Iterator[HeldShare]:
         """What schedulers have decided for pods of this node that the kubelet has not asked for yet."""
         question = self._question
         for pod in self._node.pods.pods:
@@ -441,11 +441,11 @@ class Capacity:
     def _beyond(
         self,
         ids: Iterable[str],
-        claim: Claim,
+        claim: DecidedShare,
         devices: Mapping[str, DeviceFacts],
         account: Account,
         *,
-        waiting: Sequence[Held] = (),
+        waiting: Sequence[HeldShare] = (),
         asks: bool = True,
     ) -> TooMuch | None:
         own_key, names = (claim.pod.uid, claim.container.name), (self._question.resource, *self._question.also)
@@ -468,7 +468,7 @@ class Capacity:
         return None
 
     def _tenants(
-        self, ids: Iterable[str], claim: Claim, measure: Measure, holders: Sequence[Held]
+        self, ids: Iterable[str], claim: DecidedShare, measure: Measure, holders: Sequence[HeldShare]
     ) -> tuple[Shares, list[tuple[PodView, Shares]]]:
         """What the pod would have of the device, and what each of the others has that live."""
         shares: defaultdict[str, dict[str, Grant]] = defaultdict(dict)
@@ -486,7 +486,7 @@ class Capacity:
         percent = self._question.memory_percent
         return measure.together(grants, limitless=pod is not None and wants_none(pod, container, percent))
 
-    def decided(self, ids: Sequence[str], claim: Claim, devices: Mapping[str, DeviceFacts]) -> Held:
+    def decided(self, ids: Sequence[str], claim: DecidedShare, devices: Mapping[str, DeviceFacts]) -> HeldShare:
         """As the decision has it, if that is not more than the container asked for."""
         granted = [grant.uuid for grant in claim.grants if grant.uuid in devices]
         registered = {uuid: devices[uuid].info for uuid in granted}
@@ -502,12 +502,14 @@ class Capacity:
             self._require_whole(claim, registered)
         return self._held(ids, claim.pod, claim.container, claim.grants, devices)
 
-    def _parts(self, claim: Claim) -> Sequence[Reservation]:
+    def _parts(self, claim: DecidedShare) -> Sequence[Reservation]:
         """Those that were decided with their places. What others have follows from the grants."""
         reserved = self._partitions.reserved(claim.pod, claim.container.name) if self._partitions else ()
         return [one for one in reserved if one.placement != NOWHERE]
 
-    def _beyond_partitions(self, claim: Claim, parts: Sequence[Reservation], devices: Mapping[str, DeviceFacts]) -> str:
+    def _beyond_partitions(
+        self, claim: DecidedShare, parts: Sequence[Reservation], devices: Mapping[str, DeviceFacts]
+    ) -> str:
         """As ``beyond_request``, of partitions: what is larger than needed, though a smaller one has a place."""
         assert self._partitions
         side, question, container = self._family.node.partitions, self._question, claim.container
@@ -527,7 +529,7 @@ class Capacity:
 
     def whole(
         self, ids: Sequence[str], pod: PodView, container: ContainerView, devices: Mapping[str, DeviceFacts]
-    ) -> Held:
+    ) -> HeldShare:
         """For a pod without a decision: the kubelet's devices as they are, if nobody else has a share of them."""
         if not self._node.rules.serve_unannotated:
             raise self._refusals.refused(
@@ -545,7 +547,7 @@ class Capacity:
         held = self._held(ids, pod, container, [self._whole(devices[uuid]) for uuid in uuids], devices)
         return replace(held, undecided=True)
 
-    def _require_whole(self, claim: Claim, registered: Mapping[str, DeviceInfo]) -> None:
+    def _require_whole(self, claim: DecidedShare, registered: Mapping[str, DeviceInfo]) -> None:
         """``RefusedError`` for a part of a device where this node hands out whole ones only, as it has announced."""
         whole_only, policy = self._family.node.whole_only, self._family.rules.policy
         if policy and policy.limited(claim.pod):
@@ -586,10 +588,10 @@ class Capacity:
         container: ContainerView,
         grants: Sequence[Grant],
         devices: Mapping[str, DeviceFacts],
-    ) -> Held:
+    ) -> HeldShare:
         if self._family.node.place is not anywhere:
             grants = [self._placed(grant, pod, container, devices.get(grant.uuid)) for grant in grants]
-        return Held(
+        return HeldShare(
             uid=pod.uid,
             namespace=pod.namespace,
             pod=pod.name,
@@ -616,7 +618,7 @@ class Capacity:
                 others += same
         return self._family.node.place(grant, facts.device, others)
 
-    def _over(self, held: Held) -> bool:
+    def _over(self, held: HeldShare) -> bool:
         """Whether the container has ended: its pod has, or runs, which it does once its init containers are over."""
         pod = self._node.pods.get(held.uid)
         return pod is not None and (pod.terminal or (held.init and pod.phase == "Running"))

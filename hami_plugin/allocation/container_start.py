@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from hami_plugin.allocation.capacity import NodeState
-from hami_plugin.allocation.identity import Held
+from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError, WireError
 from hami_plugin.log import logger
 from hami_plugin.model.device import physical_counts
@@ -88,7 +88,7 @@ class StartCheck:
         if not any(Counter(share.devices) == physical_counts(kept.ids) for share in own):
             raise self._wrong(f"the decision for pod {pod.key} does not name the devices that it holds", kept)
 
-    def _given(self, kept: CheckpointEntry) -> Held | None:
+    def _given(self, kept: CheckpointEntry) -> HeldShare | None:
         """The share that reached another container than its own, if it is still on record."""
         uid, _, container = kept.answered_for.partition("/")
         held = self._node.ledger.held.get((uid, container, self._question.resource))
@@ -98,7 +98,7 @@ class StartCheck:
         pod = self._node.pods.get(kept.uid)
         return f"container {kept.container} of {f'pod {pod.key}' if pod else f'the pod with UID {kept.uid}'}"
 
-    def _wrong(self, message: str, kept: CheckpointEntry, given: Held | None = None) -> RefusedError:
+    def _wrong(self, message: str, kept: CheckpointEntry, given: HeldShare | None = None) -> RefusedError:
         """Take back what was ``given`` to the wrong one, so that it can be handed out again, and say so."""
         if given and not given.settled:
             self._node.ledger.drop([given.key])
@@ -115,7 +115,7 @@ class StartCheck:
             )  # its admission is over: what it still seems to wait for, it will never ask for
         return refusal
 
-    def _fail_if_shifted(self, lost: Held) -> None:
+    def _fail_if_shifted(self, lost: HeldShare) -> None:
         """Fail a pod that got shares after the one that it ``lost``: each of them reached the container before."""
         pod = self._node.pods.get(lost.uid)
         order = [container.name for container in pod.containers] if pod else []

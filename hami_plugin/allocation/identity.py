@@ -16,7 +16,7 @@ from hami_plugin.errors import RefusalReason, WireError
 from hami_plugin.model.device import Snapshot, physical_counts, physical_id
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.protocol.decisions import Claim, Question, asking, claims, erase
+from hami_plugin.protocol.decisions import DecidedShare, Question, asking, claims, erase
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_FAILED, PHASE_SUCCESS
 from hami_plugin.scheduler.engine.topology import best_linked
 
@@ -33,7 +33,7 @@ class Resize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldShare:
     """A share that was handed out: to whom, under which ids. ``init`` marks a plain init container, ``undecided`` what
     no scheduler knows of. ``resized``: the grants are not those that the container started with, and it is held to them
     anew after each of its starts.
@@ -57,22 +57,22 @@ class Held:
         return (self.uid, self.container, self.resource)
 
 
-class HeldShares(Mapping[Key, Held]):
+class HeldShares(Mapping[Key, HeldShare]):
     """Who holds what: the shares by their key, in the order in which they were handed out.
 
     Each Allocate asks for those of a pod, of a device or of some ids, and takes no longer where more are held.
     """
 
-    def __init__(self, shares: Iterable[Held] = ()) -> None:
-        self._by_key: dict[Key, Held] = {}
-        self._by_pod: dict[str, tuple[Held, ...]] = {}
-        self._by_device: dict[str, dict[Key, Held]] = {}
-        self._by_id: dict[tuple[str, str], tuple[Held, ...]] = {}
+    def __init__(self, shares: Iterable[HeldShare] = ()) -> None:
+        self._by_key: dict[Key, HeldShare] = {}
+        self._by_pod: dict[str, tuple[HeldShare, ...]] = {}
+        self._by_device: dict[str, dict[Key, HeldShare]] = {}
+        self._by_id: dict[tuple[str, str], tuple[HeldShare, ...]] = {}
         self._ids: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for held in shares:
             self.put(held)
 
-    def __getitem__(self, key: Key) -> Held:
+    def __getitem__(self, key: Key) -> HeldShare:
         return self._by_key[key]
 
     def __contains__(self, key: object) -> bool:
@@ -84,23 +84,23 @@ class HeldShares(Mapping[Key, Held]):
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def values(self) -> ValuesView[Held]:
+    def values(self) -> ValuesView[HeldShare]:
         return self._by_key.values()
 
     @property
-    def pods(self) -> Mapping[str, Sequence[Held]]:
+    def pods(self) -> Mapping[str, Sequence[HeldShare]]:
         """By the pods' UIDs, what each holds."""
         return self._by_pod
 
-    def of_pod(self, uid: str) -> tuple[Held, ...]:
+    def of_pod(self, uid: str) -> tuple[HeldShare, ...]:
         """What one pod holds: the same object while it is the same."""
         return self._by_pod.get(uid, ())
 
-    def on(self, uuid: str) -> ValuesView[Held]:
+    def on(self, uuid: str) -> ValuesView[HeldShare]:
         """The shares of one device."""
         return self._by_device.get(uuid, {}).values()
 
-    def of_ids(self, resource: str, ids: Iterable[str]) -> tuple[Held, ...]:
+    def of_ids(self, resource: str, ids: Iterable[str]) -> tuple[HeldShare, ...]:
         """The shares that have any of these ids."""
         found = {held.key: held for one in ids for held in self._by_id.get((resource, one), ())}
         if len(found) < 2:
@@ -111,7 +111,7 @@ class HeldShares(Mapping[Key, Held]):
         """By device, how many ids are held; one that several containers have counts once."""
         return self._ids[resource]
 
-    def put(self, held: Held) -> None:
+    def put(self, held: HeldShare) -> None:
         """Add a share, or change one, which keeps its place."""
         key = held.key
         known = self._by_key.get(key)
@@ -128,7 +128,7 @@ class HeldShares(Mapping[Key, Held]):
                 self._ids[held.resource][physical_id(one)] += 1
             self._by_id[held.resource, one] = _with(others, held) if others else (held,)
 
-    def take(self, key: Key) -> Held | None:
+    def take(self, key: Key) -> HeldShare | None:
         """Remove a share. None: there was none."""
         held = self._by_key.pop(key, None)
         if held is not None:
@@ -139,7 +139,7 @@ class HeldShares(Mapping[Key, Held]):
                 del self._by_pod[held.uid]
         return held
 
-    def _unlist(self, held: Held) -> None:
+    def _unlist(self, held: HeldShare) -> None:
         key, counts = held.key, self._ids[held.resource]
         for uuid in {grant.uuid for grant in held.grants}:
             of_device = self._by_device[uuid]
@@ -157,7 +157,7 @@ class HeldShares(Mapping[Key, Held]):
                     del counts[uuid]
 
 
-def _with(shares: tuple[Held, ...], held: Held) -> tuple[Held, ...]:
+def _with(shares: tuple[HeldShare, ...], held: HeldShare) -> tuple[HeldShare, ...]:
     """The shares with this one, in the place of the one with its key."""
     for at, one in enumerate(shares):
         if one.key == held.key:
@@ -165,7 +165,7 @@ def _with(shares: tuple[Held, ...], held: Held) -> tuple[Held, ...]:
     return (*shares, held)
 
 
-def _without(shares: tuple[Held, ...], key: Key) -> tuple[Held, ...]:
+def _without(shares: tuple[HeldShare, ...], key: Key) -> tuple[HeldShare, ...]:
     return tuple(one for one in shares if one.key != key)
 
 
@@ -173,14 +173,14 @@ def _without(shares: tuple[Held, ...], key: Key) -> tuple[Held, ...]:
 class Found:
     """The claim that the ids belong to."""
 
-    claim: Claim
+    claim: DecidedShare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeated:
     """The same ids were handed out to a pod that is still starting: the kubelet repeats itself."""
 
-    held: Held
+    held: HeldShare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,11 +211,11 @@ class Pending:
     stand for those of a claim that has too few of its own; empty where none do.
     """
 
-    next: tuple[Claim, ...]
+    next: tuple[DecidedShare, ...]
     unannotated: tuple[Unannotated, ...]
     unreadable: tuple[Unknown, ...]
     ranks: Mapping[str, int] = field(default_factory=dict)
-    instead: Callable[[Claim], Sequence[str]] = lambda _claim: ()
+    instead: Callable[[DecidedShare], Sequence[str]] = lambda _claim: ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,9 +223,9 @@ class _Read:
     """One version of a pod, its decision or why it cannot be read, and what it waits for with the ``shares`` it has."""
 
     pod: PodView
-    decided: tuple[Claim, ...] | Unknown
-    shares: tuple[Held, ...]
-    awaits: Claim | Unannotated | Unknown | None
+    decided: tuple[DecidedShare, ...] | Unknown
+    shares: tuple[HeldShare, ...]
+    awaits: DecidedShare | Unannotated | Unknown | None
 
 
 class PodReader:
@@ -241,7 +241,7 @@ class PodReader:
 
     def pending(self, pods: Sequence[PodView], held: HeldShares, ranks: Mapping[str, int] | None = None) -> Pending:
         """Look at all starting pods, in their order of arrival."""
-        following: list[Claim] = []
+        following: list[DecidedShare] = []
         unscheduled: list[Unannotated] = []
         unreadable: list[Unknown] = []
         known, self._known = self._known, {}
@@ -257,7 +257,7 @@ class PodReader:
             match read.awaits:
                 case None:
                     pass
-                case Claim():
+                case DecidedShare():
                     following.append(read.awaits)
                 case Unannotated():
                     unscheduled.append(read.awaits)
@@ -267,7 +267,7 @@ class PodReader:
             next=tuple(following), unannotated=tuple(unscheduled), unreadable=tuple(unreadable), ranks=ranks or {}
         )
 
-    def _decided(self, pod: PodView) -> tuple[Claim, ...] | Unknown:
+    def _decided(self, pod: PodView) -> tuple[DecidedShare, ...] | Unknown:
         """The pod's decision; nothing for one without a decision, or whose decision has failed."""
         if self._question.decision not in pod.annotations or pod.annotations.get(BIND_PHASE) == PHASE_FAILED:
             return ()
@@ -279,11 +279,13 @@ class PodReader:
         except WireError as error:
             return Unknown(reason=RefusalReason.BAD_ANNOTATION, message=str(error), pods=(pod,))
 
-    def _awaiting(self, pod: PodView, decided: tuple[Claim, ...] | Unknown, shares: tuple[Held, ...]) -> _Read:
+    def _awaiting(
+        self, pod: PodView, decided: tuple[DecidedShare, ...] | Unknown, shares: tuple[HeldShare, ...]
+    ) -> _Read:
         """What comes next: the first claim, or the first container without a decision, that has nothing yet."""
         resource = self._question.resource
         served = {one.container for one in shares if one.resource == resource}
-        awaits: Claim | Unannotated | Unknown | None
+        awaits: DecidedShare | Unannotated | Unknown | None
         if isinstance(decided, Unknown):
             awaits = decided
         elif self._question.decision in pod.annotations:
@@ -333,7 +335,7 @@ def identify(
     return _kept(kept) if kept else _nobody(ids, physical, same_count, waiting)
 
 
-def reusing(owners: Iterable[Held], waiting: Pending) -> Claim | None:
+def reusing(owners: Iterable[HeldShare], waiting: Pending) -> DecidedShare | None:
     """The claim of the pod whose init container is among the ``owners`` of the ids that the kubelet offers.
 
     The kubelet passes an init container's ids on to a later container of the same pod without asking which ones; nobody
@@ -343,7 +345,7 @@ def reusing(owners: Iterable[Held], waiting: Pending) -> Claim | None:
     return next((claim for claim in waiting.next if claim.pod.uid in uids), None)
 
 
-def handed_over(ids: Sequence[str], owners: Sequence[Held]) -> tuple[Held, ...]:
+def handed_over(ids: Sequence[str], owners: Sequence[HeldShare]) -> tuple[HeldShare, ...]:
     """Of the ``owners``, those of exactly these ids, in their order, where the first is a plain init container's.
 
     The kubelet may ask for the next container then, or once more for one of these, whose answer has not reached it.
@@ -354,7 +356,9 @@ def handed_over(ids: Sequence[str], owners: Sequence[Held]) -> tuple[Held, ...]:
     return tuple(of_last) if of_last and of_last[0].init else ()
 
 
-def _first(claim: Claim, same_count: Sequence[Claim], ranks: Mapping[str, int], held: HeldShares) -> Identity:
+def _first(
+    claim: DecidedShare, same_count: Sequence[DecidedShare], ranks: Mapping[str, int], held: HeldShares
+) -> Identity:
     """The claim that is first in line, unless another pod may as well be asking.
 
     A kubelet that starts finds many pods at once, and creation times are in seconds: nothing tells which of them it
@@ -367,7 +371,7 @@ def _first(claim: Claim, same_count: Sequence[Claim], ranks: Mapping[str, int], 
     return _unordered([claim.pod, *tied]) if tied else Found(claim=claim)
 
 
-def _shares(claim: Claim) -> tuple[Grant, ...]:
+def _shares(claim: DecidedShare) -> tuple[Grant, ...]:
     return tuple(sorted(claim.grants, key=lambda grant: (grant.uuid, grant.memory, grant.cores)))
 
 
@@ -389,14 +393,16 @@ def _unordered(pods: Sequence[PodView]) -> Unknown:
     )
 
 
-def _kept(owners: Sequence[Held]) -> Unknown:
+def _kept(owners: Sequence[HeldShare]) -> Unknown:
     names = ", ".join(sorted({f"container {owner.container} of pod {owner.namespace}/{owner.pod}" for owner in owners}))
     return Unknown(
         reason=RefusalReason.DEVICE_MISMATCH, message=f"some of these ids were handed out before, to {names}"
     )
 
 
-def _nobody(ids: Sequence[str], physical: Counter[str], same_count: Sequence[Claim], waiting: Pending) -> Unknown:
+def _nobody(
+    ids: Sequence[str], physical: Counter[str], same_count: Sequence[DecidedShare], waiting: Pending
+) -> Unknown:
     got = ", ".join(sorted(physical))
     if same_count:
         wanted = "; ".join(f"{c.pod.key} waits for {', '.join(c.devices)}" for c in same_count)
@@ -459,7 +465,7 @@ def preferred(
     return _undecided(available, must_include, size, snapshot)
 
 
-def _decided(must_include: Sequence[str], claim: Claim, *, strict: bool) -> Sequence[str]:
+def _decided(must_include: Sequence[str], claim: DecidedShare, *, strict: bool) -> Sequence[str]:
     """The devices of a decision, in its order, without those of re-used ids. Where ids of other devices are re-used,
     these count as they are, or ``strict``ly for nothing.
     """
@@ -516,14 +522,14 @@ def _place(replica: str) -> tuple[str, int, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class AnnotationChanges:
     """``changes`` to the pod's annotations, none if they say so already; ``finished``: nothing is left to hand out."""
 
     changes: Mapping[str, str]
     finished: bool
 
 
-def record(pod: PodView, questions: Sequence[Question], held: Mapping[Key, Held]) -> Record:
+def record(pod: PodView, questions: Sequence[Question], held: Mapping[Key, HeldShare]) -> AnnotationChanges:
     """Compare the pod's annotations with what was handed out to it, over all of this node's resources.
 
     A container's share stays to be read until the kubelet has asked for all resources that it is counted by.
@@ -553,7 +559,7 @@ def record(pod: PodView, questions: Sequence[Question], held: Mapping[Key, Held]
     finished = decided > 0 and waiting == 0
     if finished and pod.annotations.get(BIND_PHASE) != PHASE_SUCCESS:
         changes[BIND_PHASE] = PHASE_SUCCESS
-    return Record(changes=changes, finished=finished)
+    return AnnotationChanges(changes=changes, finished=finished)
 
 
 class StandIns:
@@ -570,7 +576,7 @@ class StandIns:
         room: Callable[[], Mapping[str, int]],
         held: HeldShares,
         pods: Iterable[PodView],
-        others: Iterable[Claim] = (),
+        others: Iterable[DecidedShare] = (),
     ) -> None:
         self._question = question
         self._find_room = room
@@ -578,7 +584,7 @@ class StandIns:
         self._pods = pods
         self._others = others
 
-    def of(self, claim: Claim) -> tuple[str, ...]:
+    def of(self, claim: DecidedShare) -> tuple[str, ...]:
         """The device behind each id that the claim's container should take beside those that it inherits.
 
         Empty where its own devices have the ids, and where nothing may stand for them: nothing stands for a device that
@@ -616,11 +622,11 @@ class StandIns:
         used = self._held.ids(self._question.resource)
         return Counter({uuid: count - used.get(uuid, 0) for uuid, count in self._room.items()})
 
-    def _of_pod(self, uid: str) -> Sequence[Held]:
+    def _of_pod(self, uid: str) -> Sequence[HeldShare]:
         return [one for one in self._held.of_pod(uid) if one.resource == self._question.resource]
 
 
-def _inherited(shares: Sequence[Held]) -> Counter[str]:
+def _inherited(shares: Sequence[HeldShare]) -> Counter[str]:
     """By device, the ids that the kubelet hands on to the next container of the pod that has these."""
     if not shares:
         return Counter()
@@ -629,7 +635,7 @@ def _inherited(shares: Sequence[Held]) -> Counter[str]:
     return physical_counts(early - late)
 
 
-def _own(claim: Claim, inherited: Counter[str], free: Counter[str]) -> tuple[list[str], set[str]]:
+def _own(claim: DecidedShare, inherited: Counter[str], free: Counter[str]) -> tuple[list[str], set[str]]:
     """Of the claim's own devices those that have an id for it, and those that have none."""
     left, taken = dict(inherited), dict[str, int]()
     own: list[str] = []
@@ -646,7 +652,7 @@ def _own(claim: Claim, inherited: Counter[str], free: Counter[str]) -> tuple[lis
 
 
 def _granted(
-    uid: str, question: Question, shares: Mapping[str, Sequence[Held]], pods: Mapping[str, PodView]
+    uid: str, question: Question, shares: Mapping[str, Sequence[HeldShare]], pods: Mapping[str, PodView]
 ) -> Counter[str]:
     """By device, the ids' worth of what others have, and of what runs beside the next container of the pod ``uid``."""
     total: Counter[str] = Counter()

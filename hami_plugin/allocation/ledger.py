@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hami_plugin.allocation.identity import Held, HeldShares, Key, Resize
+from hami_plugin.allocation.identity import HeldShare, HeldShares, Key, Resize
 from hami_plugin.errors import HamiError
 from hami_plugin.host.files import write_atomically
 from hami_plugin.host.threads import Worker, carried
@@ -59,7 +59,7 @@ class Ledger:
                 log.warning("journal entry skipped", problem=repr(error)[:200])
         return len(self.held)
 
-    def reserve(self, held: Held) -> None:
+    def reserve(self, held: HeldShare) -> None:
         """Take the share, in memory only. From here on nobody else can be given it.
 
         An id that the kubelet hands out anew is no other pod's any more, whether or not that pod's end has been seen.
@@ -69,11 +69,11 @@ class Ledger:
                 self._take(other.key)
         self._put(held)
 
-    def write(self, held: Held) -> None:
+    def write(self, held: HeldShare) -> None:
         """Have a reserved share put on file. The kubelet must not hear of it before ``written``."""
         self._note({"op": "hold", **_entry(held)})
 
-    def change(self, held: Held) -> None:
+    def change(self, held: HeldShare) -> None:
         """What a container has is to be put on file anew, if it still has anything."""
         if held.key in self.held:
             self._put(held)
@@ -117,7 +117,7 @@ class Ledger:
             case "drop":
                 self._take(_key(entry))
 
-    def _put(self, held: Held) -> None:
+    def _put(self, held: HeldShare) -> None:
         self.version += 1
         self.held.put(held)
 
@@ -129,7 +129,7 @@ class Ledger:
         return True
 
 
-def _whole(held: Iterable[Held]) -> Iterable[Mapping[str, Any]]:
+def _whole(held: Iterable[HeldShare]) -> Iterable[Mapping[str, Any]]:
     return ({"op": "hold", **_entry(one)} for one in held)
 
 
@@ -138,7 +138,7 @@ def _key(entry: Mapping[str, Any]) -> Key:
     return (_text(uid), _text(container), _text(resource))
 
 
-def _entry(held: Held) -> dict[str, Any]:
+def _entry(held: HeldShare) -> dict[str, Any]:
     return {
         "uid": held.uid,
         "namespace": held.namespace,
@@ -159,8 +159,8 @@ def _written(grants: Iterable[Grant]) -> list[list[Any]]:
     return [[grant.uuid, grant.device_type, grant.memory, grant.cores, grant.notes] for grant in grants]
 
 
-def _held(entry: Mapping[str, Any]) -> Held:
-    return Held(
+def _held(entry: Mapping[str, Any]) -> HeldShare:
+    return HeldShare(
         uid=_text(entry["uid"]),
         namespace=_text(entry["namespace"]),
         pod=_text(entry["pod"]),

@@ -13,7 +13,7 @@ from pathlib import Path
 from cdi.edits import ContainerEdits
 from hami_plugin.aio import Watched
 from hami_plugin.allocation.capacity import DeviceFacts, NodeState
-from hami_plugin.allocation.identity import Held
+from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.allocation.settlement import Refusals
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.host.paths import HostFiles, make_shared_directory, remove_files, write_shared
@@ -217,7 +217,7 @@ class Preparation:
                 raise RefusedError(RefusalReason.NOT_PREPARED, gone, hint="delete the pod, so that it gets another one")
 
     def assigned(
-        self, held: Held, pod: PodView, container: ContainerView, devices: Mapping[str, DeviceFacts]
+        self, held: HeldShare, pod: PodView, container: ContainerView, devices: Mapping[str, DeviceFacts]
     ) -> Assignment:
         """Each grant beside its device, in device order: the order in which the container will number them."""
         shares: list[Share] = []

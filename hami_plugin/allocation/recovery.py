@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from hami_plugin.allocation.identity import Held, Key
+from hami_plugin.allocation.identity import HeldShare, Key
 from hami_plugin.allocation.ledger import Ledger
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.allocation.settlement import Settlement
@@ -16,7 +16,7 @@ from hami_plugin.model.device import physical_id
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.ports import Checkpoint, CheckpointEntry, Holder
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.protocol.decisions import Claim, Question, asking, claims
+from hami_plugin.protocol.decisions import DecidedShare, Question, asking, claims
 
 log = logger(__name__)
 
@@ -122,7 +122,7 @@ class Recovery:
             self._ledger.drop(known)
             self.restore()
 
-    async def _settle_delivered(self, resource: str, opened: list[Held]) -> None:
+    async def _settle_delivered(self, resource: str, opened: list[HeldShare]) -> None:
         try:
             kept = await self._checkpoint.kept(resource)
         except HamiError as error:
@@ -137,9 +137,9 @@ class Recovery:
 def lost(
     pods: Sequence[PodView],
     question: Question,
-    held: Mapping[Key, Held],
+    held: Mapping[Key, HeldShare],
     kept: Sequence[CheckpointEntry] | None,
-) -> Iterator[Held]:
+) -> Iterator[HeldShare]:
     """What containers of living pods hold of a resource beyond what is ``held``.
 
     The ids are those that the kubelet has ``kept``, the shares those that were decided. A container whose answer was
@@ -171,7 +171,7 @@ def lost(
                 )
 
 
-def _shares(pod: PodView, question: Question) -> Mapping[str, Claim]:
+def _shares(pod: PodView, question: Question) -> Mapping[str, DecidedShare]:
     """By container; none where nothing was decided, or nobody can read what."""
     if question.decision not in pod.annotations:
         return {}
@@ -190,8 +190,8 @@ def _again(
     settled: bool,
     ids: frozenset[str] = frozenset(),
     undecided: bool = False,
-) -> Held:
-    return Held(
+) -> HeldShare:
+    return HeldShare(
         uid=pod.uid,
         namespace=pod.namespace,
         pod=pod.name,
@@ -227,7 +227,7 @@ class KubeletAccount:
         lending: Callable[[], Collection[str]] = tuple,
         deadline: float = 1.0,
     ) -> None:
-        self.lent: tuple[Held, ...] = ()
+        self.lent: tuple[HeldShare, ...] = ()
         """What containers have of these resources."""
         self._holdings = holdings
         self._ledger = ledger
@@ -261,7 +261,7 @@ class KubeletAccount:
             for one in holders
         )
 
-    def confirms(self, held: Held) -> bool | None:
+    def confirms(self, held: HeldShare) -> bool | None:
         """Whether the kubelet says that this container has exactly these ids. None: it does not say.
 
         Plain init containers are never in its account.
@@ -271,9 +271,9 @@ class KubeletAccount:
         return (held.resource, held.namespace, held.pod, held.container, held.ids) in self._known
 
 
-def _lent(resource: str, holder: Holder) -> Held:
+def _lent(resource: str, holder: Holder) -> HeldShare:
     """What a container has of a resource that no scheduler decides about. The kubelet does not tell the pod's UID."""
-    return Held(
+    return HeldShare(
         uid=f"{holder.namespace}/{holder.pod}",
         namespace=holder.namespace,
         pod=holder.pod,

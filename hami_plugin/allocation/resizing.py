@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hami_plugin.allocation.capacity import Capacity, DeviceFacts, DeviceTable, NodeState
-from hami_plugin.allocation.identity import Held, Resize
+from hami_plugin.allocation.identity import HeldShare, Resize
 from hami_plugin.errors import ClusterError, HamiError, WireError
 from hami_plugin.log import logger
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.ports import Cluster
 from hami_plugin.model.views import PodView
-from hami_plugin.node_status.annotations import Source
+from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.protocol.decisions import Question, granted
 from hami_plugin.protocol.resizes import (
     ALL_CORES,
@@ -44,7 +44,7 @@ MAX_NAMED = 5
 PAUSE_S = 0.05
 """Between looks at the pods, which may change often."""
 
-Write = Callable[[Held, Sequence[Grant]], Awaitable[None]]
+Write = Callable[[HeldShare, Sequence[Grant]], Awaitable[None]]
 """Holds a container that runs to these amounts. ``HamiError`` where that cannot be; then it is held to what it was."""
 
 
@@ -78,7 +78,7 @@ def wish_of(document: Mapping[str, Any]) -> Wish:
 class Resizer:
     """Changes one share after the other. ``counts`` are the outcomes so far."""
 
-    def __init__(self, node: NodeState, sources: Sequence[Source], cluster: Cluster, write: Write) -> None:
+    def __init__(self, node: NodeState, sources: Sequence[FamilySource], cluster: Cluster, write: Write) -> None:
         self.questions: Sequence[Question] = ()
         self.counts: Counter[str] = Counter({"done": 0, "refused": 0, "undone": 0})
         self.closed = ""
@@ -158,7 +158,7 @@ class Resizer:
         return _document(held, after)
 
     async def _carried_out(
-        self, held: Held, pod: PodView, after: tuple[Grant, ...], told: Mapping[str, str | None]
+        self, held: HeldShare, pod: PodView, after: tuple[Grant, ...], told: Mapping[str, str | None]
     ) -> None:
         """Step by step. Whatever fails, the ledger has what was before, and the rest follows."""
         ledger, reached = self._node.ledger, False
@@ -180,7 +180,7 @@ class Resizer:
         log.info("resized", pod=pod.key, container=held.container, now=_words(after), before=_words(held.grants))
         self._node.events.pod(pod, "Resized", message, warning=False)
 
-    async def _undo(self, held: Held, *, reached: bool) -> None:
+    async def _undo(self, held: HeldShare, *, reached: bool) -> None:
         """``reached``: the container or the pod may have the new amounts."""
         if not reached:
             now = self._node.ledger.held.get(held.key, held)
@@ -192,7 +192,7 @@ class Resizer:
         except HamiError as error:  # who reads its usage tries again
             log.warning("limits are written back later", container=held.container, why=str(error))
 
-    def _settle(self, held: Held, grants: tuple[Grant, ...]) -> None:
+    def _settle(self, held: HeldShare, grants: tuple[Grant, ...]) -> None:
         """From now on it is so. The pod is told if it says otherwise."""
         now = self._node.ledger.held.get(held.key, held)
         self._node.ledger.change(replace(now, grants=grants, resized=True, resize=None))
@@ -247,7 +247,7 @@ class Resizer:
     def _question(self, resource: str) -> Question | None:
         return next((one for one in self.questions if one.resource == resource), None)
 
-    def _found(self, wish: Wish) -> tuple[Held, PodView, Question]:
+    def _found(self, wish: Wish) -> tuple[HeldShare, PodView, Question]:
         """The share that is meant, of a pod that runs."""
         if self.closed:
             raise HamiError(self.closed, hint="ask again")
@@ -266,7 +266,7 @@ class Resizer:
             raise HamiError(f"no scheduler has decided what {name} has", hint="have HAMi's scheduler place it")
         return held, pod, question
 
-    def _meant(self, pod: PodView, wish: Wish) -> Held:
+    def _meant(self, pod: PodView, wish: Wish) -> HeldShare:
         shares = self._node.ledger.held.of_pod(pod.uid)
         found = [one for one in shares if one.container == (wish.container or one.container) and not one.init]
         names = ", ".join(sorted({one.container for one in shares if not one.init})[:MAX_NAMED])
@@ -289,7 +289,7 @@ class Resizer:
             raise HamiError(f"pod {pod.key} is being resized", hint="ask again")
         return able[0]
 
-    def _checked(self, held: Held, pod: PodView, question: Question, after: Sequence[Grant]) -> str:
+    def _checked(self, held: HeldShare, pod: PodView, question: Question, after: Sequence[Grant]) -> str:
         """The annotation with the new amounts, if the devices have them."""
         source = self._sources[held.resource]
         devices = DeviceTable(source.family, None, source.snapshot).now()
@@ -300,7 +300,7 @@ class Resizer:
         return granted(pod, question, held.container, after)
 
 
-def _too_much(held: Held, after: Sequence[Grant], devices: Mapping[str, DeviceFacts]) -> Iterator[str]:
+def _too_much(held: HeldShare, after: Sequence[Grant], devices: Mapping[str, DeviceFacts]) -> Iterator[str]:
     """What cannot be, whoever else has something."""
     for before, grant in zip(held.grants, after, strict=True):
         facts = devices.get(grant.uuid)
@@ -312,7 +312,7 @@ def _too_much(held: Held, after: Sequence[Grant], devices: Mapping[str, DeviceFa
             yield f"{grant.uuid} is {facts.device.health.value}, and no more of it is handed out"
 
 
-def _says(pod: PodView, question: Question, held: Held, grants: Sequence[Grant]) -> bool:
+def _says(pod: PodView, question: Question, held: HeldShare, grants: Sequence[Grant]) -> bool:
     try:
         return granted(pod, question, held.container, grants) == pod.annotations.get(question.allocated)
     except WireError:
@@ -324,7 +324,7 @@ def _words(grants: Sequence[Grant]) -> str:
     return ", ".join(parts) + (f" and {more} more" if (more := len(grants) - MAX_NAMED) > 0 else "")
 
 
-def _document(held: Held, after: Sequence[Grant]) -> Mapping[str, Any]:
+def _document(held: HeldShare, after: Sequence[Grant]) -> Mapping[str, Any]:
     return {
         "resized": True,
         "why": "",

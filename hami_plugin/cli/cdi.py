@@ -16,7 +16,7 @@ from hami_plugin.errors import HamiError
 
 if TYPE_CHECKING:
     from cdi.registry import Registry
-    from hami_plugin.cli.cdi_specs import Described
+    from hami_plugin.cli.cdi_specs import FamilySpec
 
 directory_option = click.option(
     "--dir",
@@ -180,7 +180,7 @@ def _list_command(directories: Sequence[Path], options: dict[str, Any]) -> str:
     return " ".join(["hami-plugin cdi list", *simulated, *(f"--dir {directory}" for directory in directories)])
 
 
-def _described(options: dict[str, Any]) -> list[Described]:
+def _described(options: dict[str, Any]) -> list[FamilySpec]:
     from hami_plugin.cli.cdi_specs import described  # noqa: PLC0415  # needs the vendors
 
     with warnings_only():

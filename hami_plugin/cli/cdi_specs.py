@@ -20,7 +20,7 @@ from hami_plugin.sdk import Family
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
+class FamilySpec:
     """One family's spec, under the file name that the daemon would use. ``problems`` are the devices left out, with
     reasons.
     """
@@ -40,7 +40,7 @@ class Described:
         return write(self.spec, f"{Path(self.file).stem}{extension}")
 
 
-def described(options: Options, environment: Mapping[str, str]) -> Iterator[Described]:
+def described(options: Options, environment: Mapping[str, str]) -> Iterator[FamilySpec]:
     """A spec for each family with devices here. ``HamiError`` if there is none."""
     ready = plan(options, {"NODE_NAME": "this-node", **environment})
     paths = HostPaths(hook=ready.configuration.settings.hook_path, hook_view=ready.configuration.settings.hook_path)
@@ -62,12 +62,12 @@ def described(options: Options, environment: Mapping[str, str]) -> Iterator[Desc
             spec, left_out = describe(family, own, host)
             if spec.devices:
                 found += 1
-                yield Described(family=family, file=file_name(str(spec.kind)), spec=spec, problems=left_out, host=host)
+                yield FamilySpec(family=family, file=file_name(str(spec.kind)), spec=spec, problems=left_out, host=host)
     if not found:
         raise HamiError(f"no devices to describe. {' '.join(problems)}".strip(), hint="try --simulate dgx-h100")
 
 
-def view(directories: Sequence[Path], specs: Sequence[Described] = ()) -> Registry:
+def view(directories: Sequence[Path], specs: Sequence[FamilySpec] = ()) -> Registry:
     """The view of a runtime over ``directories``, or over ``specs`` alone if any are given."""
     files: Sequence[SpecFile] = (
         [SpecFile(path=one.file, priority=0, text=one.text()) for one in specs]

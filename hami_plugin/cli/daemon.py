@@ -35,9 +35,9 @@ def run(kubeconfig: Path | None, check_config: bool, **options: Any) -> None:
         return
     with ExitStack() as stack:
         with _without_gc():
-            from hami_plugin.daemon.app import Process, serve  # noqa: PLC0415  # other commands need neither gRPC nor Kubernetes
-            from hami_plugin.daemon.reload import Source  # noqa: PLC0415
-            from hami_plugin.daemon.startup import Plan, configured, files, opened, plan  # noqa: PLC0415
+            from hami_plugin.daemon.app import DaemonProcess, serve  # noqa: PLC0415  # other commands need neither gRPC nor Kubernetes
+            from hami_plugin.daemon.reload import ConfigurationSource  # noqa: PLC0415
+            from hami_plugin.daemon.startup import StartPlan, configured, files, opened, plan  # noqa: PLC0415
             from hami_plugin.host.paths import HostPaths  # noqa: PLC0415
             from hami_plugin.log import logger  # noqa: PLC0415
             from hami_plugin.telemetry.logs import configure  # noqa: PLC0415
@@ -48,14 +48,14 @@ def run(kubeconfig: Path | None, check_config: bool, **options: Any) -> None:
             logs = stack.enter_context(closing(configure(settings.log_level, settings.log_format, sys.stderr)))
             for warning in ready.configuration.warnings:
                 logger(__name__).warning("configuration", warning=warning)
-            process = Process(
+            process = DaemonProcess(
                 configuration=ready.configuration,
-                vendors=lambda now: opened(Plan(configuration=now, simulated=ready.simulated), host),
+                vendors=lambda now: opened(StartPlan(configuration=now, simulated=ready.simulated), host),
                 kubeconfig=kubeconfig,
                 host=host,
                 version=__version__,
                 log_lines_dropped=lambda: logs.dropped,
-                source=Source(
+                source=ConfigurationSource(
                     read=partial(configured, options, os.environ, ready.simulated),
                     paths=tuple(path for path in files(options) if path),
                     level=logs.set_level,

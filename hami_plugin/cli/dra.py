@@ -71,7 +71,7 @@ class _Published:
 def _published(options: Mapping[str, Any], node: str) -> Iterator[_Published]:
     from hami_plugin.cli.snapshot import snapshot_of  # noqa: PLC0415  # other commands need no driver
     from hami_plugin.daemon.startup import opened, plan, settled  # noqa: PLC0415
-    from hami_plugin.dra.slices import Place, devices, driver_name, grouped, writes  # noqa: PLC0415
+    from hami_plugin.dra.slices import Pool, devices, driver_name, grouped, writes  # noqa: PLC0415
     from hami_plugin.host.paths import HostPaths  # noqa: PLC0415
 
     with warnings_only():
@@ -100,7 +100,7 @@ def _published(options: Mapping[str, Any], node: str) -> Iterator[_Published]:
                 every = []
                 notes = [f"the daemon refuses frontEnd: dra, as it cuts {' and '.join(cut)} cards for containers"]
             driver = driver_name(served.vendor.name)
-            documents = writes(Place(driver=driver, node=node, node_uid=""), devices(every), {}).creates
+            documents = writes(Pool(driver=driver, node=node, node_uid=""), devices(every), {}).creates
             yield _Published(driver=driver, documents=documents, note="; ".join(notes))
 
 
@@ -245,11 +245,11 @@ def _of_allocated(document: Json, url: str) -> dict[str, Any]:
 
 async def _claim(calls: ApiCalls, namespace: str, name: str) -> Json:
     from hami_plugin.cluster.client import claim_path  # noqa: PLC0415
-    from hami_plugin.cluster.requests import Call  # noqa: PLC0415
+    from hami_plugin.cluster.requests import ApiCall  # noqa: PLC0415
 
     path = claim_path(namespace, name)
     try:
-        return await calls.json(Call(verb="get", kind="resourceclaims", path=path, name=f"{namespace}/{name}"))
+        return await calls.json(ApiCall(verb="get", kind="resourceclaims", path=path, name=f"{namespace}/{name}"))
     except ClusterError as error:
         if error.not_found:
             raise HamiError(
@@ -264,11 +264,11 @@ async def _class(calls: ApiCalls, name: str) -> Json:
     from urllib.parse import quote  # noqa: PLC0415
 
     from hami_plugin.cluster.client import SLICES  # noqa: PLC0415
-    from hami_plugin.cluster.requests import Call  # noqa: PLC0415
+    from hami_plugin.cluster.requests import ApiCall  # noqa: PLC0415
 
     path = f"{SLICES.rpartition('/')[0]}/deviceclasses/{quote(name, safe='')}"
     try:
-        return await calls.json(Call(verb="get", kind="deviceclasses", path=path, name=name))
+        return await calls.json(ApiCall(verb="get", kind="deviceclasses", path=path, name=name))
     except ClusterError as error:
         if error.status:
             return {}
@@ -276,13 +276,13 @@ async def _class(calls: ApiCalls, name: str) -> Json:
 
 
 async def _listed(calls: ApiCalls, kind: str, path: str) -> list[Json]:
-    from hami_plugin.cluster.requests import Call  # noqa: PLC0415
+    from hami_plugin.cluster.requests import ApiCall  # noqa: PLC0415
 
     found: list[Json] = []
     token = ""
     for _ in range(MAX_PAGES):
         query = {"limit": str(PAGE), **({"continue": token} if token else {})}
-        page = await calls.json(Call(verb="list", kind=kind, path=path, query=query))
+        page = await calls.json(ApiCall(verb="list", kind=kind, path=path, query=query))
         found += page.get("items") or ()
         token = (page.get("metadata") or {}).get("continue") or ""
         if not token:

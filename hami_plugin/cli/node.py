@@ -175,7 +175,7 @@ class _Cleaner:
 
     async def _nodes(self, names: tuple[str, ...]) -> AsyncIterator[NodeView]:
         from hami_plugin.cluster.client import NODES  # noqa: PLC0415
-        from hami_plugin.cluster.requests import Call  # noqa: PLC0415
+        from hami_plugin.cluster.requests import ApiCall  # noqa: PLC0415
         from hami_plugin.node_status.annotations import heard  # noqa: PLC0415
 
         for name in dict.fromkeys(names):
@@ -183,18 +183,18 @@ class _Cleaner:
         token = "" if not names else None
         while token is not None:
             query = {"limit": str(PAGE), **({"continue": token} if token else {})}
-            page = await self.calls.json(Call(verb="list", kind="nodes", path=NODES, query=query))
+            page = await self.calls.json(ApiCall(verb="list", kind="nodes", path=NODES, query=query))
             for item in page.get("items") or ():
                 yield heard(item)
             token = (page.get("metadata") or {}).get("continue") or None
 
     async def _get(self, name: str) -> NodeView:
         from hami_plugin.cluster.client import node_path  # noqa: PLC0415
-        from hami_plugin.cluster.requests import Call  # noqa: PLC0415
+        from hami_plugin.cluster.requests import ApiCall  # noqa: PLC0415
         from hami_plugin.node_status.annotations import heard  # noqa: PLC0415
 
         try:
-            return await self.calls.object(Call(verb="get", kind="nodes", path=node_path(name), name=name), heard)
+            return await self.calls.object(ApiCall(verb="get", kind="nodes", path=node_path(name), name=name), heard)
         except ClusterError as error:
             if error.not_found:
                 raise HamiError(f"there is no node {name}", hint="kubectl get nodes lists them") from error
@@ -202,8 +202,8 @@ class _Cleaner:
 
     async def _patch(self, node: NodeView, found: tuple[str, ...]) -> None:
         from hami_plugin.cluster.client import node_path  # noqa: PLC0415
-        from hami_plugin.cluster.requests import Call  # noqa: PLC0415
+        from hami_plugin.cluster.requests import ApiCall  # noqa: PLC0415
 
         meta = {"annotations": dict.fromkeys(found), "resourceVersion": node.resource_version}
         path = node_path(node.name)
-        await self.calls.json(Call(verb="patch", kind="nodes", path=path, name=node.name, body={"metadata": meta}))
+        await self.calls.json(ApiCall(verb="patch", kind="nodes", path=path, name=node.name, body={"metadata": meta}))

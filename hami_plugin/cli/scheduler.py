@@ -87,7 +87,7 @@ def scheduler(kubeconfig: Path | None, **options: Any) -> None:
     """
     from hami_plugin.log import logger  # noqa: PLC0415
     from hami_plugin.scheduler.extender.app import (  # noqa: PLC0415  # other commands need no Kubernetes
-        Process,
+        SchedulerProcess,
         configured,
         serve,
     )
@@ -98,7 +98,7 @@ def scheduler(kubeconfig: Path | None, **options: Any) -> None:
     with closing(configure(level=settings.log_level, format=settings.log_format, stream=sys.stderr)) as logs:
         for warning in configuration.warnings:
             logger(__name__).warning("configuration", warning=warning)
-        process = Process(
+        process = SchedulerProcess(
             configuration=configuration,
             kubeconfig=kubeconfig,
             version=__version__,

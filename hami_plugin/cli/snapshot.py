@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from hami_plugin.daemon.startup import Options, Served, opened, plan
+from hami_plugin.daemon.startup import Options, ServedVendor, opened, plan
 from hami_plugin.errors import DriverUnavailableError, HamiError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.log import logger
@@ -30,7 +30,7 @@ def discover_all(options: Options, environment: Mapping[str, str]) -> Iterator[D
     return discovered(opened(plan(options, named), HostPaths()))
 
 
-def discovered(vendors: Iterable[Served]) -> Iterator[Discovered]:
+def discovered(vendors: Iterable[ServedVendor]) -> Iterator[Discovered]:
     """Discover each vendor's devices and links. Vendors without devices are skipped if another has some.
 
     ``HamiError`` if none has any. An unexpected error of one vendor is logged, and does not affect the others.
@@ -56,7 +56,7 @@ def discovered(vendors: Iterable[Served]) -> Iterator[Discovered]:
         raise HamiError(f"no devices found: {why}", hint="try --simulate dgx-h100")
 
 
-def _close(served: Served) -> None:
+def _close(served: ServedVendor) -> None:
     try:
         served.driver.close()
     except Exception:

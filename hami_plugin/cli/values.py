@@ -11,7 +11,7 @@ import yaml
 
 from hami_plugin.config.documents import MAX_BYTES, parse_yaml, read_yaml, section
 from hami_plugin.config.explain import shown
-from hami_plugin.config.hami_values import Converted, Finding, Outcome, Vendors, convert
+from hami_plugin.config.hami_values import Converted, ConvertedValue, ValueOutcome, Vendors, convert
 from hami_plugin.errors import ConfigError
 from hami_plugin.sdk import load_vendor, vendor_names
 
@@ -82,23 +82,23 @@ def vendors() -> Vendors:
 
 
 def _lines(result: Converted, *, quiet: bool) -> list[str]:
-    counts = {outcome: sum(one.outcome is outcome for one in result.findings) for outcome in Outcome}
+    counts = {outcome: sum(one.outcome is outcome for one in result.findings) for outcome in ValueOutcome}
     lines = [_line(one) for one in result.findings if one.outcome.fails or not quiet]
     lines += [f"warning: {note}" for note in result.notes]
     lines.append(f"{len(result.findings)} keys: " + ", ".join(f"{n} {outcome}" for outcome, n in counts.items() if n))
     return lines
 
 
-def _line(finding: Finding) -> str:
+def _line(finding: ConvertedValue) -> str:
     to = ", ".join(f"{path}={shown(value)}" for path, value in finding.to.items())
     match finding.outcome:
-        case Outcome.BECOMES:
+        case ValueOutcome.BECOMES:
             text = to + (f" ({finding.text})" if finding.text else "")
-        case Outcome.SAME:
+        case ValueOutcome.SAME:
             text = "a value of this chart, too"
-        case Outcome.DEFAULT:
+        case ValueOutcome.DEFAULT:
             text = "as it is here by default" + (f" ({finding.text})" if finding.text else "")
-        case Outcome.UNKNOWN:
+        case ValueOutcome.UNKNOWN:
             text = f"is no value of HAMi's chart nor of ours; {finding.text}"
         case _:
             text = finding.text

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from hami_plugin.aio import Watched
 from hami_plugin.cluster.credentials import SERVICE_ACCOUNT, Credentials, find_credentials
 from hami_plugin.cluster.informer import Informer, ListWatch, WatchTiming
-from hami_plugin.cluster.requests import ApiCalls, Call
+from hami_plugin.cluster.requests import ApiCall, ApiCalls
 from hami_plugin.errors import ClusterError, ConfigError
 from hami_plugin.model.ports import Annotations, NullObserver, Observer, PodFeed, Subject
 from hami_plugin.model.views import (
@@ -109,7 +109,7 @@ class EventLog:
     async def _repeat(self, subject: Subject, name: str, count: int) -> tuple[str, int]:
         body = {"count": count + 1, "lastTimestamp": self._clock()}
         path = f"{_collection(subject)}/{quote(name, safe='')}"
-        await self._calls.json(Call(verb="patch", kind="events", path=path, name=name, body=body))
+        await self._calls.json(ApiCall(verb="patch", kind="events", path=path, name=name, body=body))
         return name, count + 1
 
     async def _create(self, subject: Subject, reason: str, message: str, *, warning: bool) -> tuple[str, int]:
@@ -137,7 +137,7 @@ class EventLog:
             "count": 1,
         }
         about = f"{reason} for {subject.kind} {subject.name}"
-        await self._calls.json(Call(verb="create", kind="events", path=_collection(subject), name=about, body=body))
+        await self._calls.json(ApiCall(verb="create", kind="events", path=_collection(subject), name=about, body=body))
         return name, 1
 
     def _remember(self, key: Key, written: tuple[str, int]) -> None:
@@ -175,7 +175,7 @@ class ApiServer:
 
     async def patch_pod(self, pod: PodView, annotations: Annotations) -> PodView:
         body = {"metadata": {"uid": pod.uid, "annotations": dict(annotations)}}
-        call = Call(verb="patch", kind="pods", path=pod_path(pod.namespace, pod.name), name=pod.key, body=body)
+        call = ApiCall(verb="patch", kind="pods", path=pod_path(pod.namespace, pod.name), name=pod.key, body=body)
         return await self._calls.object(call, pod_view)
 
     async def patch_node(self, annotations: Annotations, *, resource_version: str = "") -> NodeView:
@@ -227,27 +227,31 @@ class ApiServer:
 
     async def create_slice(self, document: Json) -> Json:
         name = str(document["metadata"]["name"])
-        return await self._calls.json(Call(verb="create", kind="resourceslices", path=SLICES, name=name, body=document))
+        return await self._calls.json(
+            ApiCall(verb="create", kind="resourceslices", path=SLICES, name=name, body=document)
+        )
 
     async def update_slice(self, document: Json) -> Json:
         """Replace the ResourceSlice of that name and version."""
         name = str(document["metadata"]["name"])
         return await self._calls.json(
-            Call(verb="update", kind="resourceslices", path=slice_path(name), name=name, body=document)
+            ApiCall(verb="update", kind="resourceslices", path=slice_path(name), name=name, body=document)
         )
 
     async def delete_slice(self, name: str, *, uid: str) -> None:
         """Delete the ResourceSlice, if it still has this UID."""
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
-        await self._calls.json(Call(verb="delete", kind="resourceslices", path=slice_path(name), name=name, body=body))
+        await self._calls.json(
+            ApiCall(verb="delete", kind="resourceslices", path=slice_path(name), name=name, body=body)
+        )
 
     async def get_claim(self, namespace: str, name: str) -> Json:
         """A ResourceClaim as it is."""
-        call = Call(verb="get", kind="resourceclaims", path=claim_path(namespace, name), name=f"{namespace}/{name}")
+        call = ApiCall(verb="get", kind="resourceclaims", path=claim_path(namespace, name), name=f"{namespace}/{name}")
         return await self._calls.json(call)
 
-    def _node_call(self, verb: str, body: Mapping[str, object] | None = None) -> Call:
-        return Call(verb=verb, kind="nodes", path=node_path(self._node), name=self._node, body=body)
+    def _node_call(self, verb: str, body: Mapping[str, object] | None = None) -> ApiCall:
+        return ApiCall(verb=verb, kind="nodes", path=node_path(self._node), name=self._node, body=body)
 
 
 class WholeCluster:
@@ -263,21 +267,21 @@ class WholeCluster:
         return self._calls.health.problem
 
     async def get_pod(self, namespace: str, name: str) -> PodView | None:
-        call = Call(verb="get", kind="pods", path=pod_path(namespace, name), name=f"{namespace}/{name}")
+        call = ApiCall(verb="get", kind="pods", path=pod_path(namespace, name), name=f"{namespace}/{name}")
         return await self._found(call, brief_pod_view)
 
     async def get_node(self, name: str) -> NodeView | None:
-        return await self._found(Call(verb="get", kind="nodes", path=node_path(name), name=name), node_view)
+        return await self._found(ApiCall(verb="get", kind="nodes", path=node_path(name), name=name), node_view)
 
     async def patch_pod(self, pod: PodView, changes: PodPatch) -> PodView:
         labels = {"labels": dict(changes.labels)} if changes.labels else {}
         body = {"metadata": {**_present(pod), "annotations": dict(changes.annotations), **labels}}
-        call = Call(verb="patch", kind="pods", path=pod_path(pod.namespace, pod.name), name=pod.key, body=body)
+        call = ApiCall(verb="patch", kind="pods", path=pod_path(pod.namespace, pod.name), name=pod.key, body=body)
         return await self._calls.object(call, partial(changed_pod_view, pod))
 
     async def patch_node(self, name: str, annotations: Annotations, *, resource_version: str) -> NodeView:
         body = {"metadata": {"annotations": dict(annotations), "resourceVersion": resource_version}}
-        call = Call(verb="patch", kind="nodes", path=node_path(name), name=name, body=body)
+        call = ApiCall(verb="patch", kind="nodes", path=node_path(name), name=name, body=body)
         return await self._calls.object(call, node_view)
 
     async def bind(self, pod: PodView, node: str) -> None:
@@ -288,7 +292,7 @@ class WholeCluster:
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         path = f"{pod_path(pod.namespace, pod.name)}/binding"
-        await self._calls.json(Call(verb="create", kind="pods/binding", path=path, name=pod.key, body=body))
+        await self._calls.json(ApiCall(verb="create", kind="pods/binding", path=path, name=pod.key, body=body))
 
     async def create_event(self, subject: Subject, *, reason: str, message: str, warning: bool) -> None:
         await self._events.write(subject, reason=reason, message=message, warning=warning)
@@ -307,7 +311,7 @@ class WholeCluster:
         topic = ListWatch(kind="resourcequotas", path=QUOTAS, view=quota_view, feed=feed)
         await Informer(self._calls, topic, self._timing).run()
 
-    async def _found(self, call: Call, view: Callable[[Json], T]) -> T | None:
+    async def _found(self, call: ApiCall, view: Callable[[Json], T]) -> T | None:
         try:
             return await self._calls.object(call, view)
         except ClusterError as error:

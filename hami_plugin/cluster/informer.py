@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import Any, Generic, NoReturn, TypeVar
 
 from hami_plugin.aio import Backoff, in_slices
-from hami_plugin.cluster.requests import ApiCalls, Call, ListPace, TooLongError, message_text, named, read
+from hami_plugin.cluster.requests import ApiCall, ApiCalls, ListPace, TooLongError, message_text, named, read
 from hami_plugin.errors import ClusterError
 from hami_plugin.log import logger
 from hami_plugin.model.pausing import Pausing
@@ -365,8 +365,8 @@ class Informer(Generic[T]):
     def _selected(self) -> dict[str, str]:
         return {"fieldSelector": self._topic.selector} if self._topic.selector else {}
 
-    def _call(self, verb: str, query: Mapping[str, str]) -> Call:
-        return Call(verb=verb, kind=self._topic.kind, path=self._topic.path, name=self._topic.selector, query=query)
+    def _call(self, verb: str, query: Mapping[str, str]) -> ApiCall:
+        return ApiCall(verb=verb, kind=self._topic.kind, path=self._topic.path, name=self._topic.selector, query=query)
 
 
 def _text(value: object) -> str:

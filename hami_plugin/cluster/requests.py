@@ -44,7 +44,7 @@ _TERMINATED = "because it is being terminated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ParsedJson:
     """Parsed JSON. ``truncated`` names objects that were read only in part, and ``why`` is the first reason."""
 
     value: Any
@@ -53,7 +53,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class ApiCall:
     """One request. ``verb`` and ``kind`` are those of RBAC; ``name`` is for messages."""
 
     verb: str
@@ -71,7 +71,7 @@ class Call:
         return f"{self.verb} {self.kind} {self.name}".rstrip()
 
 
-async def read(body: bytes) -> Reading:
+async def read(body: bytes) -> ParsedJson:
     """Parse JSON of any depth. ``ValueError`` for anything else.
 
     A pod's author can hide a tree of any depth in its ``managedFields``. Values that are nested too deeply, and numbers
@@ -79,7 +79,7 @@ async def read(body: bytes) -> Reading:
     several times as long, and so runs beside the event loop.
     """
     try:
-        return Reading(value=json.loads(body))
+        return ParsedJson(value=json.loads(body))
     except RecursionError:
         why = f"it is nested more than {MAX_DEPTH} levels deep"
     except ValueError as error:
@@ -95,7 +95,7 @@ class _Lenient:
         self._left_out = False
         self._truncated: list[str] = []
 
-    def read(self, body: bytes) -> Reading:
+    def read(self, body: bytes) -> ParsedJson:
         text = body.decode("utf-8", "replace")
         self._left_out = "\ufffd" in text and not _is_utf8(body)
         value = json.loads(
@@ -103,7 +103,7 @@ class _Lenient:
         )
         if self._left_out:
             self._truncated.append("")
-        return Reading(value=value, truncated=self._truncated, why=self._why)
+        return ParsedJson(value=value, truncated=self._truncated, why=self._why)
 
     def _constant(self, name: str) -> float | None:
         if name == _TOO_DEEP:
@@ -161,7 +161,7 @@ def named(item: object) -> str:
     return "/".join(part[:253] for key in ("namespace", "name") if isinstance(part := meta.get(key), str) and part)
 
 
-async def decoded(call: Call, body: bytes) -> Reading:
+async def decoded(call: ApiCall, body: bytes) -> ParsedJson:
     """Parse a JSON object. ``ClusterError`` if the body is truncated or anything else."""
     try:
         found = await read(body)
@@ -172,7 +172,7 @@ async def decoded(call: Call, body: bytes) -> Reading:
     return found
 
 
-async def refused(call: Call, status: int, body: bytes, retry_after: float | None = None) -> ClusterError:
+async def refused(call: ApiCall, status: int, body: bytes, retry_after: float | None = None) -> ClusterError:
     """The error for a failed request, with the server's own message."""
     message = await _message(body)
     if call.verb == "patch" and status == HTTPStatus.UNPROCESSABLE_ENTITY and "metadata.uid" in message:
@@ -190,7 +190,7 @@ async def refused(call: Call, status: int, body: bytes, retry_after: float | Non
     )
 
 
-def unanswered(call: Call, why: object) -> ClusterError:
+def unanswered(call: ApiCall, why: object) -> ClusterError:
     """The error for a request without a response."""
     return ClusterError(
         f"{call}: no answer from the API server: {why}",
@@ -207,7 +207,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     return seconds if 0 <= seconds < float("inf") else None
 
 
-def _unreadable(call: Call, body: bytes) -> ClusterError:
+def _unreadable(call: ApiCall, body: bytes) -> ClusterError:
     return ClusterError(
         f"{call}: the response is not a JSON object ({len(body)} bytes, starting with {bytes(body[:40])!r})",
         hint="it is retried; a proxy in front of the API server may truncate or replace responses",
@@ -231,7 +231,7 @@ def _phrase(status: int) -> str:
     return HTTPStatus(status).phrase if status in HTTPStatus.__members__.values() else ""
 
 
-def _hint(call: Call, status: int, wait: float | None) -> str:
+def _hint(call: ApiCall, status: int, wait: float | None) -> str:
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return "the API server has an internal problem; it is retried"
     too_large = "the same body will be refused again; correct or shorten the field in the message"
@@ -520,13 +520,13 @@ class Reachability:
             self._failure = ""
             self._publish()
 
-    def succeeded(self, call: Call) -> None:
+    def succeeded(self, call: ApiCall) -> None:
         if self._failure or self._unauthorized or self._forbidden:
             self._failure = self._unauthorized = ""
             self._forbidden.pop((call.verb, call.kind), None)
             self._publish()
 
-    def failed(self, call: Call, error: ClusterError) -> None:
+    def failed(self, call: ApiCall, error: ClusterError) -> None:
         match error.status:
             case HTTPStatus.UNAUTHORIZED:
                 self._failure, self._unauthorized = "", f"{FORBIDDEN}: {error}"
@@ -578,10 +578,10 @@ class ApiCalls:
     async def close(self) -> None:
         await self._clients.close()
 
-    async def json(self, call: Call) -> dict[str, Any]:
+    async def json(self, call: ApiCall) -> dict[str, Any]:
         """Send and read the response within the deadline. ``ClusterError`` unless it succeeds."""
 
-        async def read(_: Client, response: aiohttp.ClientResponse, __: asyncio.Timeout) -> Reading:
+        async def read(_: Client, response: aiohttp.ClientResponse, __: asyncio.Timeout) -> ParsedJson:
             return await decoded(call, await _body(call, response))
 
         if call.method != "GET":
@@ -592,7 +592,7 @@ class ApiCalls:
         found: dict[str, Any] = reading.value
         return found
 
-    async def page(self, call: Call, *, patience: int = 1) -> Reading:
+    async def page(self, call: ApiCall, *, patience: int = 1) -> ParsedJson:
         """A page of a list. It has ``patience`` deadlines to begin, and then each piece of it has. A long page that
         comes slowly is not lost.
         """
@@ -609,7 +609,7 @@ class ApiCalls:
             self.report_truncated(call.kind, reading)
         return reading
 
-    async def object(self, call: Call, view: Callable[[Json], T]) -> T:
+    async def object(self, call: ApiCall, view: Callable[[Json], T]) -> T:
         """As ``json``, for one object. ``ClusterError`` also for one without a name."""
         found = await self.json(call)
         if why := anonymous(found):
@@ -619,13 +619,13 @@ class ApiCalls:
             self.unreadable_objects.note(call.kind, call.name, why)
         return view(found)
 
-    def report_truncated(self, kind: str, reading: Reading) -> None:
+    def report_truncated(self, kind: str, reading: ParsedJson) -> None:
         """Count and log the objects that were read only in part."""
         for name in reading.truncated:
             self.unreadable_objects.note(kind, name, reading.why)
 
     @asynccontextmanager
-    async def stream(self, call: Call, *, silence: float) -> AsyncIterator[AsyncGenerator[bytes, None]]:
+    async def stream(self, call: ApiCall, *, silence: float) -> AsyncIterator[AsyncGenerator[bytes, None]]:
         """Open a watch within the deadline and yield its bytes. It ends after ``silence`` seconds without any."""
 
         async def opened(
@@ -652,7 +652,7 @@ class ApiCalls:
 
     async def _ask(
         self,
-        call: Call,
+        call: ApiCall,
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  # aiohttp's own type; the deadline is ours
         read: Callable[[Client, aiohttp.ClientResponse, asyncio.Timeout], Awaitable[T]],
         *,
@@ -680,7 +680,7 @@ class ApiCalls:
         self.health.succeeded(call)
         return result
 
-    async def _send(self, call: Call, timeout: aiohttp.ClientTimeout) -> tuple[Client, aiohttp.ClientResponse]:  # noqa: ASYNC109  # as above
+    async def _send(self, call: ApiCall, timeout: aiohttp.ClientTimeout) -> tuple[Client, aiohttp.ClientResponse]:  # noqa: ASYNC109  # as above
         identity = self._credentials.authorization()
         try:
             client, response = await self._exchange(call, identity, timeout)
@@ -699,7 +699,7 @@ class ApiCalls:
 
     async def _exchange(
         self,
-        call: Call,
+        call: ApiCall,
         identity: str,
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  # as above
     ) -> tuple[Client, aiohttp.ClientResponse]:
@@ -716,7 +716,7 @@ class ApiCalls:
         path = f"{call.path}{query}"
         return client, await client.request(call.method, path, headers=headers, body=call.body, timeout=timeout)
 
-    async def _refuse(self, call: Call, response: aiohttp.ClientResponse) -> NoReturn:
+    async def _refuse(self, call: ApiCall, response: aiohttp.ClientResponse) -> NoReturn:
         """Raise what a response says that is no success. Writers wait for as long as it asks."""
         wait = retry_after(response.headers)
         if wait is None and response.status == HTTPStatus.TOO_MANY_REQUESTS:
@@ -725,7 +725,7 @@ class ApiCalls:
             self._gate.shut(wait)
         raise await refused(call, response.status, await _body(call, response), wait)
 
-    async def _pass_gate(self, call: Call) -> None:
+    async def _pass_gate(self, call: ApiCall) -> None:
         """Wait for the server's Retry-After. A wait that would use up the deadline is refused at once."""
         while left := self._gate.remaining:
             if left > self._deadline / 2:
@@ -738,7 +738,7 @@ class ApiCalls:
             await asyncio.sleep(left)
 
 
-async def _body(call: Call, response: aiohttp.ClientResponse, arrived: Callable[[], None] = lambda: None) -> bytes:
+async def _body(call: ApiCall, response: aiohttp.ClientResponse, arrived: Callable[[], None] = lambda: None) -> bytes:
     """The whole response; ``arrived`` is called for each piece. ``TooLongError`` beyond ``MAX_RESPONSE_BYTES``."""
     parts, length = [], 0
     async for chunk in response.content.iter_any():

@@ -125,7 +125,7 @@ _WRONG = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class ConfigurationProblem:
     """One thing that is wrong, as a line. ``unknown``: the key at ``keys`` does not exist. ``shape``: the value has the
     wrong type, and is not merely out of range.
     """
@@ -137,7 +137,9 @@ class Problem:
     shape: bool = False
 
 
-def explain(error: ValidationError, model: type[BaseModel], layers: Layers, prefix: Keys = ()) -> Iterator[Problem]:
+def explain(
+    error: ValidationError, model: type[BaseModel], layers: Layers, prefix: Keys = ()
+) -> Iterator[ConfigurationProblem]:
     """One problem for each place. ``prefix`` is the path of ``model`` in the layers."""
     found: dict[Keys, list[ErrorDetails]] = {}
     for details in error.errors(include_url=False):
@@ -165,25 +167,27 @@ def unknown_key(keys: Keys, known: Iterable[str], layers: Layers) -> str:
     return f"{place.where}: {place.path}: is not a known key{effect}; {suggestion(str(keys[-1]), known)}"
 
 
-def _problem(keys: Keys, group: list[ErrorDetails], model: type[BaseModel], layers: Layers, prefix: Keys) -> Problem:
+def _problem(
+    keys: Keys, group: list[ErrorDetails], model: type[BaseModel], layers: Layers, prefix: Keys
+) -> ConfigurationProblem:
     inside = keys[len(prefix) :]
     kinds = {details["type"] for details in group}
     if "extra_forbidden" in kinds:
         holder = model_at(model, inside[:-1])
-        return Problem(
+        return ConfigurationProblem(
             keys=keys, unknown=True, shape=True, text=unknown_key(keys, fields(holder) if holder else (), layers)
         )
     place = layers.place(keys)
     if "missing" in kinds:
         text = f"{place.where}: {place.path}: is missing; {_how_to_give(model, inside)}"
-        return Problem(keys=keys, text=text, missing=True)
+        return ConfigurationProblem(keys=keys, text=text, missing=True)
     wrong = " or ".join(dict.fromkeys(_wrong(details) for details in group))
     value = group[0]["input"]
     complaint = "has no value" if value is None else f"{shown(value)}: {wrong}"
     if not inside and value is not None and isinstance(value, Mapping):
         complaint = wrong  # the rule is about several keys, and the whole section would not help
     text = f"{place.where}: {place.path}: {complaint}{_remedy(model, inside, value)}"
-    return Problem(keys=keys, text=text, shape=all(kind.endswith(_SHAPE) for kind in kinds))
+    return ConfigurationProblem(keys=keys, text=text, shape=all(kind.endswith(_SHAPE) for kind in kinds))
 
 
 def _wrong(details: ErrorDetails) -> str:

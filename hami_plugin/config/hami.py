@@ -8,7 +8,7 @@ from typing import Any
 
 from hami_plugin.config.documents import Document, Keys, section
 from hami_plugin.config.explain import fields, nearest, shown, suggestion
-from hami_plugin.config.layers import Layer, Place, dotted, nested, without_none
+from hami_plugin.config.layers import Layer, ValueLocation, dotted, nested, without_none
 from hami_plugin.config.vendors import VendorSettings
 from hami_plugin.errors import ConfigError
 
@@ -32,10 +32,10 @@ def device_config(document: Document, models: Models) -> Reading:
     vendors = {model.hami_section or name: name for name, model in models.items()}
     found = [(key, name) for key, name in vendors.items() if key in content]
     sections = {name: section(document, (key,), models[name].keyed(content[key])) for key, name in found}
-    places: dict[Keys, Place] = {}
+    places: dict[Keys, ValueLocation] = {}
     for keys, line in document.lines.items():
         if keys and vendors.get(str(keys[0])) in sections:
-            place = Place(where=f"{document.path}:{line}", path=dotted(keys))
+            place = ValueLocation(where=f"{document.path}:{line}", path=dotted(keys))
             name = vendors[str(keys[0])]
             listed = (models[name].hami_list,) if len(keys) > 1 and isinstance(keys[1], int) else ()
             places["vendors", name, *listed, *keys[1:]] = place
@@ -78,13 +78,15 @@ def node_config(document: Document, models: Models, node: str) -> Reading:
 
 def _entry(document: Document, at: str, entry: Mapping[str, object], models: Models) -> Layer:
     values: dict[str, dict[str, object]] = {}
-    places: dict[Keys, Place] = {}
+    places: dict[Keys, ValueLocation] = {}
     for key, value in entry.items():
         for vendor, model in models.items():
             target = model.node_config.get(key.lower())
             if target is not None and value is not None:
                 values.setdefault(vendor, {}).update(nested(target, _lowered(value)))
-                places["vendors", vendor, *target.split(".")] = Place(where=str(document.path), path=f"{at}.{key}")
+                places["vendors", vendor, *target.split(".")] = ValueLocation(
+                    where=str(document.path), path=f"{at}.{key}"
+                )
     return Layer(name=str(document.path), values={"vendors": values}, places=places, lenient=True)
 
 
@@ -126,7 +128,7 @@ def rename_helm_keys(
     """
     written: Any = layer.values.get("vendors", {})
     sections: dict[str, Mapping[str, object]] = dict(written)
-    places: dict[Keys, Place] = dict(layer.places)
+    places: dict[Keys, ValueLocation] = dict(layer.places)
     problems: dict[str, list[str]] = {}
     not_scalar: list[str] = []
     for vendor in models.keys() & sections.keys():

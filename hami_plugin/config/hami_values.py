@@ -26,7 +26,7 @@ from hami_plugin.host.bounded_yaml import read_yaml
 Values = dict[str, Any]
 
 
-class Outcome(StrEnum):
+class ValueOutcome(StrEnum):
     """What happens to a key."""
 
     BECOMES = "becomes"
@@ -38,7 +38,7 @@ class Outcome(StrEnum):
 
     @property
     def fails(self) -> bool:
-        return self in (Outcome.REFUSED, Outcome.UNKNOWN)
+        return self in (ValueOutcome.REFUSED, ValueOutcome.UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +58,11 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class ConvertedValue:
     """A key of the file and what happens to it. ``to`` has our keys with their values, ``text`` says why."""
 
     key: str
-    outcome: Outcome
+    outcome: ValueOutcome
     to: Mapping[str, object] = field(default_factory=dict)
     text: str = ""
 
@@ -103,7 +103,7 @@ class Converted:
     """Our values, and what happened to each key of the file. ``notes`` are warnings about the result."""
 
     values: Values
-    findings: tuple[Finding, ...]
+    findings: tuple[ConvertedValue, ...]
     notes: tuple[str, ...] = ()
 
     @property
@@ -208,11 +208,11 @@ class _Walk:
         self._table = table
         self._replaced = bool(str(_at(values, "device-config.content") or "").strip())
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[ConvertedValue]:
         for key, value in self._values.items():
             yield from self._visit(str(key), value)
 
-    def _visit(self, path: str, value: object) -> Iterator[Finding]:
+    def _visit(self, path: str, value: object) -> Iterator[ConvertedValue]:
         rule, table = self._table.rule(path), self._table
         inside = table.below(path) or (rule is None and table.own.begins(path))
         if isinstance(value, Mapping) and inside:
@@ -222,49 +222,55 @@ class _Walk:
             yield self._applied(rule, path, value)
         elif value is None:
             if not inside and not table.own.has(path):
-                yield Finding(key=path, outcome=Outcome.UNKNOWN, text=table.suggestion(path))
+                yield ConvertedValue(key=path, outcome=ValueOutcome.UNKNOWN, text=table.suggestion(path))
         elif inside:
-            yield Finding(key=path, outcome=Outcome.REFUSED, text=f"{shown(value)}: must be a section of keys")
+            yield ConvertedValue(
+                key=path, outcome=ValueOutcome.REFUSED, text=f"{shown(value)}: must be a section of keys"
+            )
         elif table.own.has(path):
             yield self._made(path, {path: value}, "")
         else:
-            yield Finding(key=path, outcome=Outcome.UNKNOWN, text=table.suggestion(path))
+            yield ConvertedValue(key=path, outcome=ValueOutcome.UNKNOWN, text=table.suggestion(path))
 
-    def _applied(self, rule: Rule, path: str, value: object) -> Finding:
+    def _applied(self, rule: Rule, path: str, value: object) -> ConvertedValue:
         if value is None:
-            return Finding(key=path, outcome=Outcome.DEFAULT, text="not set")
+            return ConvertedValue(key=path, outcome=ValueOutcome.DEFAULT, text="not set")
         try:
             typed = _typed(rule.type, value) if rule.type else _truth(value)
         except _RefusedError as error:
-            return Finding(key=path, outcome=Outcome.REFUSED, text=f"{shown(value)}: {error}")
+            return ConvertedValue(key=path, outcome=ValueOutcome.REFUSED, text=f"{shown(value)}: {error}")
         if any(type(typed) is type(fine) and typed == fine for fine in rule.fine):
-            return Finding(key=path, outcome=Outcome.DEFAULT, text=rule.note)
+            return ConvertedValue(key=path, outcome=ValueOutcome.DEFAULT, text=rule.note)
         if rule.drop:
-            return Finding(key=path, outcome=Outcome.DROPPED, text=rule.drop)
+            return ConvertedValue(key=path, outcome=ValueOutcome.DROPPED, text=rule.drop)
         if rule.refuse:
-            return Finding(key=path, outcome=Outcome.REFUSED, text=rule.refuse)
+            return ConvertedValue(key=path, outcome=ValueOutcome.REFUSED, text=rule.refuse)
         return self._converted(rule, path, typed)
 
-    def _converted(self, rule: Rule, path: str, value: Any) -> Finding:
+    def _converted(self, rule: Rule, path: str, value: Any) -> ConvertedValue:
         context = _Context(rule=rule, values=self._values, vendors=self._table.vendors)
         try:
             to = MAKERS[rule.by](context, value)
         except _RefusedError as error:
-            return Finding(key=path, outcome=Outcome.REFUSED, text=f"{shown(value)}: {error}")
+            return ConvertedValue(key=path, outcome=ValueOutcome.REFUSED, text=f"{shown(value)}: {error}")
         except _DroppedError as error:
-            return Finding(key=path, outcome=Outcome.DROPPED, text=str(error))
+            return ConvertedValue(key=path, outcome=ValueOutcome.DROPPED, text=str(error))
         if self._replaced and rule.by != "device_config":
             kept = {} if rule.inside else {key: one for key, one in to.items() if not key.startswith("deviceConfig.")}
             if to and not kept:
-                return Finding(key=path, outcome=Outcome.DROPPED, text="device-config.content replaces it, as in HAMi")
+                return ConvertedValue(
+                    key=path, outcome=ValueOutcome.DROPPED, text="device-config.content replaces it, as in HAMi"
+                )
             to = kept
         return self._made(path, to, rule.note)
 
-    def _made(self, path: str, to: Mapping[str, object], note: str) -> Finding:
+    def _made(self, path: str, to: Mapping[str, object], note: str) -> ConvertedValue:
         defaults = self._table.own.defaults
         written = {key: one for key, one in to.items() if not (_holds(defaults, key) and _at(defaults, key) == one)}
-        outcome = (Outcome.SAME if set(written) == {path} else Outcome.BECOMES) if written else Outcome.DEFAULT
-        return Finding(key=path, outcome=outcome, to=written, text=note)
+        outcome = (
+            (ValueOutcome.SAME if set(written) == {path} else ValueOutcome.BECOMES) if written else ValueOutcome.DEFAULT
+        )
+        return ConvertedValue(key=path, outcome=outcome, to=written, text=note)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -583,7 +589,7 @@ MAKERS: Mapping[str, Callable[[_Context, Any], Values]] = {
 # The result
 
 
-def _merged(findings: Sequence[Finding]) -> Iterator[Finding]:
+def _merged(findings: Sequence[ConvertedValue]) -> Iterator[ConvertedValue]:
     """Refuses what would set a value of ours that another key has set otherwise. Sections and lists are joined."""
     written: dict[str, tuple[str, object]] = {}
     for finding in findings:
@@ -598,13 +604,13 @@ def _merged(findings: Sequence[Finding]) -> Iterator[Finding]:
         if clash:
             path, key, value = clash
             text = f"{key} sets {path} to {shown(value)} already; remove one of them"
-            yield Finding(key=finding.key, outcome=Outcome.REFUSED, text=text)
+            yield ConvertedValue(key=finding.key, outcome=ValueOutcome.REFUSED, text=text)
             continue
         written |= {path: (finding.key, value) for path, value in finding.to.items()}
         yield finding
 
 
-def _assembled(findings: Sequence[Finding]) -> Values:
+def _assembled(findings: Sequence[ConvertedValue]) -> Values:
     result: Values = {}
     for finding in findings:
         for path, value in finding.to.items():
@@ -703,15 +709,15 @@ def _located(line: str) -> tuple[str, str]:
     return path, found["text"]
 
 
-def _without(findings: Sequence[Finding], problems: Sequence[tuple[str, str]]) -> list[Finding]:
+def _without(findings: Sequence[ConvertedValue], problems: Sequence[tuple[str, str]]) -> list[ConvertedValue]:
     """The findings without what is wrong, which is refused with the text of the first problem."""
-    left: list[Finding] = []
+    left: list[ConvertedValue] = []
     refused = False
     for finding in findings:
         text = next((text for path, text in problems if any(_related(path, to) for to in finding.to)), "")
         if text:
             refused = True
-            left.append(Finding(key=finding.key, outcome=Outcome.REFUSED, text=text))
+            left.append(ConvertedValue(key=finding.key, outcome=ValueOutcome.REFUSED, text=text))
         else:
             left.append(finding)
     if not refused:

@@ -10,7 +10,7 @@ from hami_plugin.config.documents import Keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ValueLocation:
     """Where a value was written: the file and line, and the path as that file spells it."""
 
     where: str
@@ -26,15 +26,15 @@ class Layer:
 
     name: str
     values: Mapping[str, object]
-    places: Mapping[Keys, Place] = field(default_factory=dict)
+    places: Mapping[Keys, ValueLocation] = field(default_factory=dict)
     lenient: bool = False
 
-    def place(self, keys: Keys) -> Place:
+    def place(self, keys: Keys) -> ValueLocation:
         for size in range(len(keys), 0, -1):
             known = self.places.get(keys[:size])
             if known:
-                return Place(where=known.where, path=dotted(keys[size:], known.path))
-        return Place(where=self.name, path=dotted(keys))
+                return ValueLocation(where=known.where, path=dotted(keys[size:], known.path))
+        return ValueLocation(where=self.name, path=dotted(keys))
 
 
 class Layers:
@@ -50,13 +50,13 @@ class Layers:
         """The layer that sets the value at ``keys``."""
         return next((layer for layer in reversed(self._layers) if _holds(layer.values, keys)), None)
 
-    def place(self, keys: Keys) -> Place:
+    def place(self, keys: Keys) -> ValueLocation:
         """Where the value at ``keys``, or the section around it, was written; ``configuration`` if nowhere."""
         for size in range(len(keys), 0, -1):
             layer = self.source(keys[:size])
             if layer:
                 return layer.place(keys)
-        return Place(where="configuration", path=dotted(keys))
+        return ValueLocation(where="configuration", path=dotted(keys))
 
     def at(self, keys: Keys) -> object:
         """The value at ``keys``, or None."""

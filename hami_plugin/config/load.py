@@ -15,9 +15,9 @@ from pydantic import BaseModel, ValidationError
 
 from hami_plugin.config import hami
 from hami_plugin.config.documents import Document, Keys, MissingFileError, read_json, read_yaml, section
-from hami_plugin.config.explain import Problem, explain, field_at, takes_list, unknown_key
+from hami_plugin.config.explain import ConfigurationProblem, explain, field_at, takes_list, unknown_key
 from hami_plugin.config.hami import Models
-from hami_plugin.config.layers import Layer, Layers, Place, dotted, nested, without_none
+from hami_plugin.config.layers import Layer, Layers, ValueLocation, dotted, nested, without_none
 from hami_plugin.config.settings import Settings
 from hami_plugin.config.vendors import VendorSettings
 from hami_plugin.errors import ConfigError, HamiError
@@ -79,8 +79,10 @@ def read_node_config(findings: Findings, path: Path | None, models: hami.Models,
 
 def _own(findings: Findings, document: Document, models: hami.Models) -> hami.Reading:
     value = section(document, (), document.value)
-    places: dict[Keys, Place] = {
-        keys: Place(where=f"{document.path}:{line}", path=dotted(keys)) for keys, line in document.lines.items() if keys
+    places: dict[Keys, ValueLocation] = {
+        keys: ValueLocation(where=f"{document.path}:{line}", path=dotted(keys))
+        for keys, line in document.lines.items()
+        if keys
     }
     layer = Layer(name=str(document.path), values=_with_empty_sections(document, value), places=places)
     rename_helm_keys, problems = hami.rename_helm_keys(layer, models)
@@ -136,7 +138,7 @@ def _declared(
         yield Layer(
             name="environment",
             values=nested(".".join(str(key) for key in keys), value),
-            places={keys: Place(where="environment", path=name)},
+            places={keys: ValueLocation(where="environment", path=name)},
         )
 
 
@@ -288,7 +290,7 @@ def _checked(
     return None
 
 
-def _lenient(layers: Layers, problem: Problem) -> bool:
+def _lenient(layers: Layers, problem: ConfigurationProblem) -> bool:
     source = layers.source(problem.keys)
     return problem.unknown and source is not None and source.lenient
 

@@ -24,7 +24,7 @@ from prometheus_client.registry import Collector
 
 from hami_plugin.aio import cancelled, holds
 from hami_plugin.allocation.capacity import AS_HAMI, EXACTLY, AllocationRules, NodeState
-from hami_plugin.allocation.identity import Held
+from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.allocation.recovery import KubeletAccount, Recovery
@@ -33,10 +33,10 @@ from hami_plugin.allocation.settlement import LockReaper, Settlement, lock_age
 from hami_plugin.cluster.client import ApiServer, connect
 from hami_plugin.config.load import Configuration
 from hami_plugin.daemon.dra import DraNode, claims_document
-from hami_plugin.daemon.reload import Reloader, Reloads, Source, Succession, Turn
+from hami_plugin.daemon.reload import ConfigurationSource, Reloader, Reloads, Succession, Turn
 from hami_plugin.daemon.serving import VendorBuilder, build
-from hami_plugin.daemon.startup import Served, report_handover, report_unlimited, tidy_specs
-from hami_plugin.daemon.takeover import SERVE_S, Claim, Peer
+from hami_plugin.daemon.startup import ServedVendor, report_handover, report_unlimited, tidy_specs
+from hami_plugin.daemon.takeover import SERVE_S, NodeClaim, Peer
 from hami_plugin.dra.prepared import PreparedClaims
 from hami_plugin.dra.publisher import NodeSlices
 from hami_plugin.dra.slices import slice_view
@@ -54,7 +54,7 @@ from hami_plugin.node_status.annotations import Style
 from hami_plugin.node_status.cost import CostAccount, CostMeter, Holdings
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.faults import FaultLog, faults_document
-from hami_plugin.node_status.occupancy import Occupied, occupied
+from hami_plugin.node_status.occupancy import DeviceOccupancy, occupied
 from hami_plugin.node_status.registration import LiveNode, Registration
 from hami_plugin.node_status.status import empty_status, events_of, links_of, status_document
 from hami_plugin.node_status.usage import Pods, UsageReader, usage_document
@@ -62,18 +62,18 @@ from hami_plugin.partitions.manager import partitions_document
 from hami_plugin.telemetry.connections import raise_descriptor_limit
 from hami_plugin.telemetry.http import TelemetryServer
 from hami_plugin.telemetry.metrics import (
-    Changes,
     ClaimDriver,
     Claimed,
-    Condition,
+    ConfigurationMetrics,
     Costs,
-    Cut,
     Devices,
-    Faults,
+    FaultMetrics,
     HamiUsage,
     Metrics,
+    PartitionMetrics,
+    ReadinessMetrics,
     Resized,
-    Shown,
+    ScrapedMetrics,
     Usage,
 )
 
@@ -95,19 +95,19 @@ REGISTER_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class DaemonProcess:
     """What differs per process. ``hook_view`` is where this process sees the host's hook directory.
 
     ``vendors`` opens the vendors' drivers, each time anew. ``source`` is where the configuration may change.
     """
 
     configuration: Configuration
-    vendors: Callable[[Configuration], tuple[Served, ...]]
+    vendors: Callable[[Configuration], tuple[ServedVendor, ...]]
     kubeconfig: Path | None = None
     host: HostPaths = field(default_factory=HostPaths)
     version: str = ""
     log_lines_dropped: Callable[[], int] = lambda: 0
-    source: Source | None = None
+    source: ConfigurationSource | None = None
 
 
 class End(Enum):
@@ -127,10 +127,10 @@ class Daemon:
 
     def __init__(
         self,
-        process: Process,
+        process: DaemonProcess,
         cluster: ApiServer,
         metrics: Metrics,
-        claim: Claim,
+        claim: NodeClaim,
         *,
         predecessor: Daemon | None = None,
         turn: Turn | None = None,
@@ -472,16 +472,16 @@ class Daemon:
     def shown(self) -> tuple[Collector, ...]:
         """The present state as metrics, read at each scrape."""
         devices = Devices(self._occupied, self._confirmed, lambda: self.account.readable)
-        condition = Condition(self.readiness, lambda: lock_age(self._node, datetime.now(tz=UTC)))
+        condition = ReadinessMetrics(self.readiness, lambda: lock_age(self._node, datetime.now(tz=UTC)))
         hami = (HamiUsage(self._usage),) if self._settings.hami_metrics else ()
         return (
             devices,
             condition,
-            Faults(self.fault_log, self._occupied),
+            FaultMetrics(self.fault_log, self._occupied),
             Usage(self._usage),
             Resized(lambda: self._resizer.counts),
             *((Costs(self._counted_cost),) if self._settings.cost_metrics else ()),
-            Cut(self._serving.partitions),
+            PartitionMetrics(self._serving.partitions),
             Claimed(self._claim_drivers),
             *hami,
         )
@@ -533,10 +533,10 @@ class Daemon:
         """Every partition with its owner, and what is left of each card, for ``hami-plugin partitions``."""
         return partitions_document(self._serving.partitions, self._settings.node_name)
 
-    def _occupied(self) -> Iterable[Occupied]:
+    def _occupied(self) -> Iterable[DeviceOccupancy]:
         return occupied(self._serving.sources, self._everything_held())
 
-    def _everything_held(self) -> tuple[Held, ...]:
+    def _everything_held(self) -> tuple[HeldShare, ...]:
         return (*self._ledger.held.values(), *self.account.lent, *self._claims.held())
 
     def _held_version(self) -> object:
@@ -570,7 +570,7 @@ class Daemon:
             self._settings.node_name,
         )
 
-    def _confirmed(self, held: Held) -> bool | None:
+    def _confirmed(self, held: HeldShare) -> bool | None:
         return None if self._claims.gave(held) else self.account.confirms(held)
 
     def _known_pods(self) -> AbstractSet[str] | None:
@@ -669,10 +669,10 @@ class Life:
     configuration, another daemon takes the place of the one that serves.
     """
 
-    def __init__(self, process: Process, metrics: Metrics) -> None:
+    def __init__(self, process: DaemonProcess, metrics: Metrics) -> None:
         self._process = process
         self._metrics = metrics
-        self._claim = Claim(process.configuration.settings.state_dir)
+        self._claim = NodeClaim(process.configuration.settings.state_dir)
         self._daemon: Daemon | None = None
         self._handed_over = False
         self._frozen: Mapping[str, str] | None = None
@@ -731,7 +731,7 @@ class Life:
                 if self._next is None:
                     self._daemon = None
 
-    def _connected(self, process: Process) -> AbstractAsyncContextManager[ApiServer]:
+    def _connected(self, process: DaemonProcess) -> AbstractAsyncContextManager[ApiServer]:
         node = process.configuration.settings.node_name
         return connect(node, kubeconfig=process.kubeconfig, observer=self._metrics)
 
@@ -805,7 +805,7 @@ class Life:
                 log.error("the new configuration failed unexpectedly", exc_info=error)
                 return f"an unexpected error, {type(error).__name__}; the log has more"
 
-    async def _succeed(self, process: Process, former: Daemon, turn: Succession) -> Peer | End:
+    async def _succeed(self, process: DaemonProcess, former: Daemon, turn: Succession) -> Peer | End:
         """A daemon with another configuration, from its building to its end."""
         async with self._connected(process) as cluster:
             daemon = await asyncio.to_thread(
@@ -885,7 +885,7 @@ class Life:
             await self._daemon.account.refresh()
 
 
-async def serve(process: Process) -> None:
+async def serve(process: DaemonProcess) -> None:
     """Run the daemon until SIGTERM or SIGINT. SIGHUP has the configuration judged anew."""
     _spare_the_collector()
     raise_descriptor_limit()
@@ -899,8 +899,8 @@ async def serve(process: Process) -> None:
     life = Life(process, metrics)
     if life.reloader:
         loop.add_signal_handler(signal.SIGHUP, life.reloader.again)
-    registry.register(Shown(life.shown))
-    registry.register(Changes(lambda: life.reloads))
+    registry.register(ScrapedMetrics(life.shown))
+    registry.register(ConfigurationMetrics(lambda: life.reloads))
     http = TelemetryServer(
         host=settings.http_host,
         port=settings.http_port,

@@ -21,7 +21,7 @@ from hami_plugin.dra.publisher import NodeSlices, SliceCluster, SlicePublisher
 from hami_plugin.dra.slices import Taints, device_name, driver_name
 from hami_plugin.kubelet.dra import DeviceHealth, DraEndpoint
 from hami_plugin.log import logger
-from hami_plugin.node_status.annotations import Source
+from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.registration import LiveNode
 from hami_plugin.vendor_boundary.guard import Guard
 
@@ -60,7 +60,7 @@ class DraDriver:
     ) -> None:
         self.driver = driver_name(vendor)
         self.offering = offering
-        self.sources: list[Source] = []
+        self.sources: list[FamilySource] = []
         self.idle = asyncio.Event()
         self._claims = shared.claims
         self._ledger = node.ledger
@@ -147,7 +147,7 @@ class DraDriver:
             for source in self.sources:
                 group.create_task(self._follow(source), name=f"{self.driver} health")
 
-    async def _follow(self, source: Source) -> None:
+    async def _follow(self, source: FamilySource) -> None:
         while True:
             seen = source.snapshot.version
             self._health.set(

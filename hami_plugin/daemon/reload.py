@@ -58,7 +58,7 @@ WITHOUT_EFFECT = ("scheduler",)
 """Keys that daemons ignore."""
 
 
-class Refused(StrEnum):
+class ReloadRefusal(StrEnum):
     """Why a change was not taken up."""
 
     INVALID = "invalid"
@@ -68,7 +68,7 @@ class Refused(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ConfigurationChange:
     """What differs between two configurations. Each is a sorted list of keys."""
 
     live: tuple[str, ...] = ()
@@ -76,12 +76,12 @@ class Change:
     restart: tuple[str, ...] = ()
 
 
-def change(before: Configuration, after: Configuration) -> Change:
+def change(before: Configuration, after: Configuration) -> ConfigurationChange:
     """Which keys differ, by what it takes to have them in force."""
     old, new = before.effective(), after.effective()
     own = [key for key in new if key not in ("vendors", *WITHOUT_EFFECT) and new[key] != old.get(key)]
     vendors = list(_vendor_keys(before, after))
-    return Change(
+    return ConfigurationChange(
         live=tuple(sorted(key for key in own if key in LIVE)),
         swapped=tuple(
             sorted([*(k for k in own if k not in (*LIVE, *RESTART)), *(k for k, kept in vendors if not kept)])
@@ -103,7 +103,7 @@ def _vendor_keys(before: Configuration, after: Configuration) -> Iterable[tuple[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class ConfigurationSource:
     """Where the configuration comes from. ``read`` validates all of it, ``paths`` are the files, present or not."""
 
     read: Callable[[], Configuration]
@@ -179,7 +179,7 @@ class Reloads:
     generation: int = 1
     reason: str = ""
     problem: str = ""
-    refusals: dict[str, int] = field(default_factory=lambda: dict.fromkeys(Refused, 0))
+    refusals: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ReloadRefusal, 0))
 
     def shown(self) -> dict[str, object]:
         """For ``/readyz``."""
@@ -215,7 +215,7 @@ class Host(Protocol):
 class Reloader:
     """Compares the files with what is in force, at each change and now and then, and swaps or refuses."""
 
-    def __init__(self, source: Source, host: Host, reloads: Reloads) -> None:
+    def __init__(self, source: ConfigurationSource, host: Host, reloads: Reloads) -> None:
         self._source = source
         self._host = host
         self._reloads = reloads
@@ -266,17 +266,20 @@ class Reloader:
             self._judged = digest
             shown = error.problems[:MAX_SHOWN]
             more = len(error.problems) - len(shown)
-            refused, why = Refused.INVALID, "\n".join([*shown, *([f"and {more} more"] if more else [])])
+            refused, why = ReloadRefusal.INVALID, "\n".join([*shown, *([f"and {more} more"] if more else [])])
         except HamiError as error:
             self._judged = digest
-            refused, why = Refused.INVALID, str(error)
+            refused, why = ReloadRefusal.INVALID, str(error)
         if refused is None:
             self._accepted()
             return LOOK_S
         self._refuse(refused, why)
-        if refused in (Refused.BUSY, Refused.DEVICES):  # what is in the way may go away without a change of the files
+        if refused in (
+            ReloadRefusal.BUSY,
+            ReloadRefusal.DEVICES,
+        ):  # what is in the way may go away without a change of the files
             self._due = asyncio.get_running_loop().time() + next(
-                self._busy if refused is Refused.BUSY else self._delays
+                self._busy if refused is ReloadRefusal.BUSY else self._delays
             )
         return min(LOOK_S, max(0.0, self._due - asyncio.get_running_loop().time()))
 
@@ -291,23 +294,23 @@ class Reloader:
             digest = now
         return digest
 
-    async def _judge(self, wanted: Configuration) -> tuple[Refused | None, str]:
+    async def _judge(self, wanted: Configuration) -> tuple[ReloadRefusal | None, str]:
         """Have it in force, or say why not."""
         found = change(self._host.configuration, wanted)
         if found.restart:
             keys = ", ".join(found.restart)
-            return Refused.RESTART, f"needs a restart of the daemon: {keys}; nothing of this change is in force"
+            return ReloadRefusal.RESTART, f"needs a restart of the daemon: {keys}; nothing of this change is in force"
         if found.swapped or ("logLevel" in found.live and self._host.isolated()):
             if by_claims := self._host.claimed():
                 keys = ", ".join((*found.swapped, *found.live))
-                return Refused.RESTART, (
+                return ReloadRefusal.RESTART, (
                     f"needs a restart of the daemon while devices of {', '.join(by_claims)} are offered or held by "
                     f"ResourceClaims: {keys}; nothing of this change is in force"
                 )
             if why := self._host.busy():
-                return Refused.BUSY, why
+                return ReloadRefusal.BUSY, why
             if why := await self._host.replace(wanted):
-                return Refused.DEVICES, why
+                return ReloadRefusal.DEVICES, why
         elif found.live:
             self._host.adopt(wanted)
         else:
@@ -331,17 +334,17 @@ class Reloader:
         self._delays = RETRY.delays()
         self._reloads.reason = self._reloads.problem = ""
 
-    def _refuse(self, refused: Refused, why: str) -> None:
+    def _refuse(self, refused: ReloadRefusal, why: str) -> None:
         news = (refused, why) != (self._reloads.reason, self._reloads.problem)
         self._reloads.reason, self._reloads.problem = refused.value, why
-        if refused is Refused.BUSY:
+        if refused is ReloadRefusal.BUSY:
             return  # it is tried again soon
         self._reloads.refusals[refused] += 1
         if not news:
             return
         log.warning("configuration refused", reason=refused.value, why=why, generation=self._reloads.generation)
         self._host.tell(
-            "ConfigurationNeedsRestart" if refused is Refused.RESTART else "ConfigurationRefused",
+            "ConfigurationNeedsRestart" if refused is ReloadRefusal.RESTART else "ConfigurationRefused",
             f"the changed configuration is not in force, number {self._reloads.generation} still is: {why}"[:1000],
             warning=True,
         )

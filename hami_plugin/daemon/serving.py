@@ -23,7 +23,7 @@ from hami_plugin.allocation.preparation import HostCheck
 from hami_plugin.config.settings import Settings
 from hami_plugin.config.vendors import ServedSettings
 from hami_plugin.daemon.dra import DraDriver, DraNode
-from hami_plugin.daemon.startup import Served
+from hami_plugin.daemon.startup import ServedVendor
 from hami_plugin.errors import ConfigError, HamiError
 from hami_plugin.host.threads import BoundedCalls, once
 from hami_plugin.inventory.cdi_specs import PartitionSpecs, SpecFiles, SpecGate
@@ -36,7 +36,7 @@ from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.log import logger
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.ports import DevicePlugin
-from hami_plugin.node_status.annotations import Rendered, Source
+from hami_plugin.node_status.annotations import FamilySource, Rendered
 from hami_plugin.node_status.faults import FaultLog
 from hami_plugin.partitions.journal import PartitionJournal
 from hami_plugin.partitions.manager import Partitions, Peers
@@ -188,8 +188,8 @@ class VendorTasks:
     inventory: Inventory
     discovery: DiscoveryLoop
     specs: list[SpecGate] = field(default_factory=list)
-    sources: list[Source] = field(default_factory=list)
-    announced: list[Source] = field(default_factory=list)
+    sources: list[FamilySource] = field(default_factory=list)
+    announced: list[FamilySource] = field(default_factory=list)
     dra: DraDriver | None = None
     listed: list[ServedResource] = field(default_factory=list)
     further: FurtherFamilies | None = None
@@ -272,11 +272,11 @@ class Serving:
     vendors: Sequence[VendorTasks]
 
     @property
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[FamilySource]:
         return [source for vendor in self.vendors for source in vendor.sources]
 
     @property
-    def announced(self) -> list[Source]:
+    def announced(self) -> list[FamilySource]:
         """The sources of the node's annotations."""
         return [source for vendor in self.vendors for source in vendor.announced]
 
@@ -412,7 +412,7 @@ def _without_devices(snapshot: Snapshot) -> bool:
     return snapshot.ready and not snapshot.devices
 
 
-def build(vendors: Sequence[Served], builder: VendorBuilder) -> Serving:
+def build(vendors: Sequence[ServedVendor], builder: VendorBuilder) -> Serving:
     """The tasks of every vendor. ``ConfigError`` where two of them would use one name."""
     serving = Serving(vendors=[builder.vendor(served) for served in vendors])
     _require_distinct_names(serving)
@@ -445,7 +445,7 @@ class VendorBuilder:
     faults: FaultLog
     metered: Callable[[str, Mapping[str, float]], None] | None = None
 
-    def vendor(self, served: Served) -> VendorTasks:
+    def vendor(self, served: ServedVendor) -> VendorTasks:
         """One vendor's. One whose families cannot be listed is served without any, and reports it."""
         name = served.vendor.name
         errors = VendorErrors(name, self.metrics)
@@ -509,7 +509,7 @@ class VendorBuilder:
         )
         return Inventory(limits, forget=health.forget_seconds, remembered=self.memory.recall(vendor))
 
-    def _discovery(self, served: Served, inventory: Inventory) -> DiscoveryLoop:
+    def _discovery(self, served: ServedVendor, inventory: Inventory) -> DiscoveryLoop:
         name, settings = served.vendor.name, self.settings
         return DiscoveryLoop(
             name,
@@ -560,14 +560,14 @@ class VendorBuilder:
         safe = guarded(family, guard)
         if tasks.dra and tasks.dra.offering:
             self._offer_by_claims(
-                tasks, tasks.dra, Source(vendor=vendor, family=safe, snapshot=snapshot, errors=errors)
+                tasks, tasks.dra, FamilySource(vendor=vendor, family=safe, snapshot=snapshot, errors=errors)
             )
             return
         partitions = self._partitions(safe, snapshot, vendor, errors, isolated=isolated)
         if partitions:
             tasks.partitions.append(partitions)
         cuttable = partitions.cuttable if partitions else None
-        source = Source(vendor=vendor, family=safe, snapshot=snapshot, cuttable=cuttable, errors=errors)
+        source = FamilySource(vendor=vendor, family=safe, snapshot=snapshot, cuttable=cuttable, errors=errors)
         tasks.sources.append(source)
         tasks.announced.append(source)
         free = tasks.dra.idle if tasks.dra else None
@@ -575,7 +575,7 @@ class VendorBuilder:
             resource = self._resource(safe, snapshot, units, guard, partitions)
             tasks.listed.append(replace(resource, free=free))
 
-    def _offer_by_claims(self, tasks: VendorTasks, driver: DraDriver, source: Source) -> None:
+    def _offer_by_claims(self, tasks: VendorTasks, driver: DraDriver, source: FamilySource) -> None:
         """The family's devices, of which the kubelet counts none and the node's annotations have none."""
         node, vendor = source.family.node, tasks.discovery.vendor
         if not node.delivery.cdi:
@@ -646,7 +646,7 @@ class VendorBuilder:
         def make(device_type: str) -> ServedResource:
             family = guarded(family_of(device_type), guard)
             snapshot = tasks.specs[0].part(device_type) if tasks.specs else inventory.view(device_type)
-            source = Source(vendor=vendor, family=family, snapshot=snapshot)
+            source = FamilySource(vendor=vendor, family=family, snapshot=snapshot)
             tasks.sources.append(source)
             tasks.announced.append(source)
             plugin = LendingPlugin(family, self.node, snapshot=snapshot, guard=guard)

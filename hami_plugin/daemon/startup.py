@@ -61,7 +61,7 @@ class Handover:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class ServedVendor:
     """A vendor as this process serves it."""
 
     vendor: Vendor
@@ -76,17 +76,17 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class StartPlan:
     """A configuration, and the simulated machines that it leads to, if any."""
 
     configuration: Configuration
     simulated: tuple[SimulatedHardware, ...] = ()
 
 
-def plan(options: Options, environment: Mapping[str, str]) -> Plan:
+def plan(options: Options, environment: Mapping[str, str]) -> StartPlan:
     """Read the configuration. Simulated machines enable their own vendors."""
     simulated = simulate_all(options["simulate"] or "", options["simulation_dir"])
-    return Plan(configuration=configured(options, environment, simulated), simulated=simulated)
+    return StartPlan(configuration=configured(options, environment, simulated), simulated=simulated)
 
 
 def configured(
@@ -129,13 +129,13 @@ def files(options: Options) -> tuple[Path | None, Path, Path]:
     )
 
 
-def opened(ready: Plan, host: HostPaths) -> tuple[Served, ...]:
+def opened(ready: StartPlan, host: HostPaths) -> tuple[ServedVendor, ...]:
     """The drivers of all vendors that are enabled, or under ``auto`` have hardware here.
 
     Opening one asks nothing of the hardware yet. Where machines are simulated, this host's own hardware is of no
     interest, unless somebody has written ``enabled: true``.
     """
-    served: list[Served] = []
+    served: list[ServedVendor] = []
     own, vendors = ready.configuration.settings, ready.configuration.vendors
     asked = {} if ready.simulated else _ask_presence(vendors, host)
     deadline = time.monotonic() + PRESENCE_S
@@ -151,7 +151,7 @@ def opened(ready: Plan, host: HostPaths) -> tuple[Served, ...]:
             continue
         chosen, handover = settled(settings, own)
         driver = _driver(vendor, chosen, replace(host, node=own.node_name), own)
-        served.append(Served(vendor=vendor, settings=chosen, driver=driver, handover=handover))
+        served.append(ServedVendor(vendor=vendor, settings=chosen, driver=driver, handover=handover))
     return tuple(served)
 
 
@@ -247,7 +247,7 @@ def _if_there(path: Path) -> Path | None:
     return path if path.exists() else None
 
 
-def report_handover(vendors: Iterable[Served], events: EventRecorder) -> None:
+def report_handover(vendors: Iterable[ServedVendor], events: EventRecorder) -> None:
     """Log how containers receive devices, and warn where the runtime would ignore what was configured."""
     for served in vendors:
         handover, name = served.handover, served.vendor.name

@@ -81,20 +81,20 @@ def parsed_ask(line: bytes) -> Ask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class TakeoverAnswer:
     """The incumbent's: its ``name``, and why it keeps the node, empty when it has released it."""
 
     name: str
     refused: str = ""
 
 
-def parsed_answer(line: bytes) -> Answer:
+def parsed_answer(line: bytes) -> TakeoverAnswer:
     """The answer in a line. ValueError when it is none."""
     message = _parsed(line)
     name, refused = message.get("name"), message.get("refused")
     if not isinstance(name, str) or not isinstance(refused, str):
         raise ValueError(f"{line[:80]!r} is no answer")  # noqa: TRY004  # as for any other line
-    return Answer(name=name[:256], refused=refused[:1000])
+    return TakeoverAnswer(name=name[:256], refused=refused[:1000])
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class Peer:
         self._writer.close()
 
 
-class Claim:
+class NodeClaim:
     """What a process has of the node: the lock, and what is said about it to other processes.
 
     ``waiting`` is why the process does not have the node. ``predecessor`` is the process that it has taken over from,
@@ -190,7 +190,7 @@ class Claim:
         """
         self.waiting = f"handed over to {successor.name}"
         self.lock.release()
-        await successor.say(**asdict(Answer(name=self.name)))
+        await successor.say(**asdict(TakeoverAnswer(name=self.name)))
         heard = asyncio.create_task(successor.hear(), name="successor")
         loop = asyncio.get_running_loop()
         deadline, streaming = loop.time() + SERVE_S, True
@@ -266,7 +266,7 @@ class Claim:
     async def refuse(self, successor: Peer, why: str) -> None:
         """Keep the node, for the time being: the successor asks again."""
         log.warning("successor refused", successor=successor.name, why=why)
-        await successor.say(**asdict(Answer(name=self.name, refused=why)))
+        await successor.say(**asdict(TakeoverAnswer(name=self.name, refused=why)))
         successor.close()
 
     async def _ask(self, problems: Problems) -> bool:
@@ -277,7 +277,7 @@ class Claim:
             return False  # it is starting, ending, or of a version that cannot hand over
         holder = self.lock.holder()[0] or "unknown"
         incumbent = Peer(holder, reader, writer)
-        answer = Answer(name=holder, refused="it did not answer")
+        answer = TakeoverAnswer(name=holder, refused="it did not answer")
         try:
             with suppress(TimeoutError, ValueError):
                 async with asyncio.timeout(RELEASE_S):

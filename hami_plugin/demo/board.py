@@ -27,7 +27,7 @@ INDENT = "  "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class StepOutcome:
     """The result of a step. ``problem`` is empty if it succeeded, and ``note`` is a short result.
 
     ``unshown`` is why the node cannot show the step: then nothing was proven, and nothing failed.
@@ -86,7 +86,7 @@ class Board:
                 with suppress(asyncio.CancelledError):
                     await drawing
 
-    def step(self, outcome: Outcome, frames: Iterable[Frame]) -> None:
+    def step(self, outcome: StepOutcome, frames: Iterable[Frame]) -> None:
         """The line of a finished step, and its frames."""
         mark, style = self._mark(outcome)
         result = outcome.note if outcome.held else "" if outcome.problem else "not shown on this node"
@@ -119,7 +119,7 @@ class Board:
         self._print("")
         self._print(Text(text, style="bold green" if ok else "bold red"))
 
-    def _mark(self, outcome: Outcome) -> tuple[str, str]:
+    def _mark(self, outcome: StepOutcome) -> tuple[str, str]:
         held, failed, unshown, _ = self._marks
         return (failed, "bold red") if outcome.problem else (unshown, "yellow") if outcome.unshown else (held, "green")
 
@@ -155,7 +155,7 @@ async def _refreshed(live: Live, now: Callable[[], RenderableType]) -> None:
         await asyncio.sleep(REFRESH_S)
 
 
-def details(outcome: Outcome) -> list[str]:
+def details(outcome: StepOutcome) -> list[str]:
     """Everything that the step found, one fact a line."""
     lines = [f"    {outcome.about}"]
     for key, value in outcome.facts.items():

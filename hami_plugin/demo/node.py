@@ -21,7 +21,7 @@ import aiohttp
 from cdi.edits import ContainerEdits
 from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
 from hami_plugin.cli.snapshot import snapshot_of
-from hami_plugin.daemon.startup import Plan, plan, settled
+from hami_plugin.daemon.startup import StartPlan, plan, settled
 from hami_plugin.errors import ConfigError, HamiError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device, physical_counts
@@ -46,7 +46,7 @@ READ_ONCE = ("config", "device_config", "node_config", "nvml_library", "simulate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class ServedMachine:
     """One simulated machine as the daemon serves it: the family of its first device, and that family's devices.
 
     ``ailing`` are those that are unhealthy from the start, such as a card in another mode.
@@ -58,7 +58,7 @@ class Served:
     ailing: tuple[Device, ...] = ()
 
 
-def served(options: Mapping[str, str]) -> tuple[Served, ...]:
+def served(options: Mapping[str, str]) -> tuple[ServedMachine, ...]:
     """What a daemon with these options serves, one for each simulated machine."""
     named = {name.removeprefix("--").replace("-", "_"): value for name, value in options.items()}
     paths = {name: Path(named[name]) for name in ("config", "simulation_dir")}
@@ -68,7 +68,7 @@ def served(options: Mapping[str, str]) -> tuple[Served, ...]:
     return tuple(_served(ready, hardware) for hardware in ready.simulated)
 
 
-def _served(ready: Plan, hardware: SimulatedHardware) -> Served:
+def _served(ready: StartPlan, hardware: SimulatedHardware) -> ServedMachine:
     vendor = hardware.vendor
     if vendor.open is None:
         raise HamiError(f"{vendor.title} have no node side yet", hint="choose another profile")
@@ -86,7 +86,7 @@ def _served(ready: Plan, hardware: SimulatedHardware) -> Served:
         families[device_type] = vendor.further(settings, device_type)
     family = families[device_type]
     own = [device for device in found if device.family == family.device_type]
-    return Served(
+    return ServedMachine(
         hardware=hardware,
         family=family,
         devices=tuple(device for device in own if device.health.offered),
@@ -118,7 +118,7 @@ class SimulatedNode:
     family: Family
     devices: tuple[Device, ...]
     ailing: tuple[Device, ...]
-    machines: tuple[Served, ...]
+    machines: tuple[ServedMachine, ...]
     api: SimulatedApiServer
     kubelet: FakeKubelet
     scheduler: SimulatedScheduler
@@ -348,7 +348,7 @@ def _scheduler(api: SimulatedApiServer, kubelet: FakeKubelet, node: str, family:
     return SimulatedScheduler(api, node, [family], counted)
 
 
-def _labels(machines: Sequence[Served]) -> dict[str, str]:
+def _labels(machines: Sequence[ServedMachine]) -> dict[str, str]:
     """The instance type, which a cloud's kubelet sets, if the profile has one."""
     kinds = (str(machine.hardware.machine.extra.get("instance_type", "")) for machine in machines)
     kind = next(filter(None, kinds), "")

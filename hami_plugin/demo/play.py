@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from cdi.errors import CdiError
-from hami_plugin.demo.board import Board, Frame, Outcome
+from hami_plugin.demo.board import Board, Frame, StepOutcome
 from hami_plugin.demo.claims import by_claims
 from hami_plugin.demo.node import NODE, SimulatedNode, Tile, simulated_node
 from hami_plugin.demo.steps import NOTE, STEPS, UNSHOWN, Step
@@ -54,7 +54,7 @@ async def play(
     steps in turn, while one daemon serves them all. ``serve`` keeps the node running afterwards, until cancelled.
     """
     start = time.monotonic()
-    outcomes: dict[str, list[Outcome]] = {}
+    outcomes: dict[str, list[StepOutcome]] = {}
     async with simulated_node(profile, keep=keep) as sim:
         if dra:
             expected = await _claims_life(sim, board, outcomes)
@@ -78,7 +78,7 @@ async def play(
     return ok
 
 
-async def _lives(sim: SimulatedNode, board: Board | None, outcomes: dict[str, list[Outcome]]) -> None:
+async def _lives(sim: SimulatedNode, board: Board | None, outcomes: dict[str, list[StepOutcome]]) -> None:
     """All steps on each machine of the node, until one fails."""
     for number, here in enumerate((sim, *sim.each()[1:])):
         machine = here.hardware.machine
@@ -90,7 +90,7 @@ async def _lives(sim: SimulatedNode, board: Board | None, outcomes: dict[str, li
             return
 
 
-async def _claims_life(sim: SimulatedNode, board: Board | None, outcomes: dict[str, list[Outcome]]) -> int:
+async def _claims_life(sim: SimulatedNode, board: Board | None, outcomes: dict[str, list[StepOutcome]]) -> int:
     """The steps of a claim's life on the node's first machine. Answers how many there are."""
     if len(sim.machines) > 1:
         raise HamiError("--dra shows one machine", hint="name a single profile")
@@ -104,8 +104,8 @@ async def _claims_life(sim: SimulatedNode, board: Board | None, outcomes: dict[s
 
 async def _all_steps(
     sim: SimulatedNode, board: Board | None, steps: Mapping[str, Step], tiles: Callable[[], Sequence[Tile]]
-) -> list[Outcome]:
-    outcomes: list[Outcome] = []
+) -> list[StepOutcome]:
+    outcomes: list[StepOutcome] = []
     frames: list[Frame] = []
     sim.show = lambda caption: frames.append((caption, tiles()))
     for name, step in steps.items():
@@ -120,7 +120,7 @@ async def _all_steps(
     return outcomes
 
 
-async def _perform(sim: SimulatedNode, name: str, step: Step) -> Outcome:
+async def _perform(sim: SimulatedNode, name: str, step: Step) -> StepOutcome:
     about = (step.__doc__ or "").strip()
     start = time.monotonic()
     try:
@@ -129,23 +129,25 @@ async def _perform(sim: SimulatedNode, name: str, step: Step) -> Outcome:
         facts, problem = {}, str(error) or repr(error)
     seconds = round(time.monotonic() - start, 3)
     unshown, note = (str(facts.pop(key, "")) for key in (UNSHOWN, NOTE))
-    return Outcome(step=name, about=about, seconds=seconds, facts=facts, note=note, problem=problem, unshown=unshown)
+    return StepOutcome(
+        step=name, about=about, seconds=seconds, facts=facts, note=note, problem=problem, unshown=unshown
+    )
 
 
-def _document(profile: str, outcomes: Sequence[Outcome], seconds: float, *, ok: bool) -> str:
+def _document(profile: str, outcomes: Sequence[StepOutcome], seconds: float, *, ok: bool) -> str:
     unshown = [outcome.step for outcome in outcomes if outcome.unshown]
     steps = [asdict(outcome) for outcome in outcomes]
     return json.dumps({"profile": profile, "ok": ok, "notShown": unshown, "seconds": seconds, "steps": steps}, indent=2)
 
 
-def _row(machine: str, outcomes: Sequence[Outcome], expected: int) -> dict[str, str]:
+def _row(machine: str, outcomes: Sequence[StepOutcome], expected: int) -> dict[str, str]:
     facts = {key: value for outcome in outcomes for key, value in outcome.facts.items()}
     figures = {column: str(facts.get(key, "-")) for column, key in FIGURES.items()}
     held = sum(outcome.held for outcome in outcomes)
     return {"machine": machine, **figures, "held": f"{held} of {expected}"}
 
 
-def _conclusion(outcomes: Sequence[Outcome], expected: int, seconds: float, *, ok: bool) -> str:
+def _conclusion(outcomes: Sequence[StepOutcome], expected: int, seconds: float, *, ok: bool) -> str:
     held = sum(outcome.held for outcome in outcomes)
     unshown = [outcome.step for outcome in outcomes if outcome.unshown]
     if not ok:

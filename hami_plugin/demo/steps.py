@@ -22,7 +22,7 @@ from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.node_status.annotations import Style, wanted_annotations
 from hami_plugin.protocol import keys
-from hami_plugin.protocol.decisions import Claim, claims, decode_devices, pending
+from hami_plugin.protocol.decisions import DecidedShare, claims, decode_devices, pending
 from hami_plugin.protocol.register import Refuses, all_served
 from hami_plugin.protocol.scores import decode_scores
 from hami_plugin.scheduler.engine.fit import PodFit, fit_pod
@@ -496,7 +496,7 @@ def unlimited(sim: SimulatedNode, pod: PodView) -> bool:
     return _given(sim, own) == every
 
 
-def _of_all(sim: SimulatedNode, claim: Claim) -> Claim:
+def _of_all(sim: SimulatedNode, claim: DecidedShare) -> DecidedShare:
     """The claim if its grants were all of their devices."""
     devices = {device.uuid: device for device in sim.devices}
     every = [(grant, devices[grant.uuid]) for grant in claim.grants]
@@ -520,7 +520,7 @@ def mixed_up(sim: SimulatedNode, pod: PodView, received: Mapping[str, ContainerE
     return problems
 
 
-def decided(sim: SimulatedNode, pod: PodView) -> tuple[Claim, ...]:
+def decided(sim: SimulatedNode, pod: PodView) -> tuple[DecidedShare, ...]:
     """The claims of the pod's decision, by any of the family's resources."""
     questions = [
         question_of(sim.family),
@@ -530,7 +530,7 @@ def decided(sim: SimulatedNode, pod: PodView) -> tuple[Claim, ...]:
     return tuple(found[container.name] for container in pod.containers if container.name in found)
 
 
-def _environment(sim: SimulatedNode, claims_: Sequence[Claim]) -> dict[str, Mapping[str, str]]:
+def _environment(sim: SimulatedNode, claims_: Sequence[DecidedShare]) -> dict[str, Mapping[str, str]]:
     """The environment of each container, without values that differ each time."""
     return {name: env for name, (env, _mounts, _files) in _given(sim, claims_).items()}
 
@@ -561,7 +561,7 @@ def _is(one: Partition, part: Reservation) -> bool:
     return (one.card, one.profile, one.placement) == (part.card, part.profile, part.placement)
 
 
-def _given(sim: SimulatedNode, claims_: Sequence[Claim]) -> dict[str, Given]:
+def _given(sim: SimulatedNode, claims_: Sequence[DecidedShare]) -> dict[str, Given]:
     """What each container receives if no other pod has any of the devices."""
     hook = Path(sim.options["--hook-path"])
     host = HostFiles(paths=HostPaths(hook=hook, hook_view=hook, node=sim.node))

@@ -235,7 +235,7 @@ def parts(claim: Claim, used: Sequence[Use], shared: Mapping[str, bool]) -> tupl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class PreparedShare:
     """A share of a device as it was made ready: the grant, and how many slots it has. ``admin`` counts for nothing."""
 
     request: str
@@ -248,7 +248,9 @@ class Held:
     admin: bool = False
 
 
-def excess(wanted: Iterable[Held], others: Mapping[str, Sequence[Held]], offered: Mapping[str, Offered]) -> str:
+def excess(
+    wanted: Iterable[PreparedShare], others: Mapping[str, Sequence[PreparedShare]], offered: Mapping[str, Offered]
+) -> str:
     """What of ``wanted`` a device has not left beside the ``others``, by claim; empty where all fits.
 
     The scheduler sees to that too. But it gives away what a pod has that was deleted by force before the pod has ended.

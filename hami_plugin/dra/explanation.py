@@ -21,7 +21,7 @@ MAX_POOLS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class RequestVerdict:
     """What a pool says to one request: whether it ``fits``, else ``why`` not, by device."""
 
     request: str
@@ -59,7 +59,7 @@ def requests_of(claim: Json) -> Iterator[tuple[str, Json]]:
 
 def verdicts(
     claim: Json, drivers: Mapping[str, str], slices: Sequence[Json], claims: Sequence[Json]
-) -> tuple[Verdict, ...]:
+) -> tuple[RequestVerdict, ...]:
     """What every pool of the drivers says to every request. ``drivers`` are those of the DeviceClasses, by name."""
     given = _given(claims)
     found = []
@@ -72,9 +72,11 @@ def verdicts(
 
 def _verdict(
     name: str, asked: Json, pool: str, devices: Sequence[Json] | None, given: Mapping[str, Sequence[Json]]
-) -> Verdict:
+) -> RequestVerdict:
     if devices is None:
-        return Verdict(request=name, pool=pool, fits=False, why={"pool incomplete: not all of its slices are there": 1})
+        return RequestVerdict(
+            request=name, pool=pool, fits=False, why={"pool incomplete: not all of its slices are there": 1}
+        )
     wanted = _map(_map(asked, "capacity"), "requests")
     count = asked.get("count", 1) if isinstance(asked.get("count", 1), int) else 1
     reasons: Counter[str] = Counter()
@@ -86,10 +88,10 @@ def _verdict(
         else:
             fitting += 1
     if fitting >= count:
-        return Verdict(request=name, pool=pool, fits=True, why={})
+        return RequestVerdict(request=name, pool=pool, fits=True, why={})
     if fitting:
         reasons[f"of {count} devices asked have room"] = fitting
-    return Verdict(request=name, pool=pool, fits=False, why=dict(reasons))
+    return RequestVerdict(request=name, pool=pool, fits=False, why=dict(reasons))
 
 
 def _lacking(device: Json, wanted: Json, given: Sequence[Json]) -> str:

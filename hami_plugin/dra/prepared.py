@@ -14,9 +14,9 @@ from typing import Any
 
 from cdi.store import Store
 from hami_plugin.aio import Watched
-from hami_plugin.allocation.identity import Held as HeldShare
+from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.allocation.ledger import JournalWriter
-from hami_plugin.dra.claims import Held
+from hami_plugin.dra.claims import PreparedShare
 from hami_plugin.host.paths import HostFiles, make_shared_directory, write_shared
 from hami_plugin.log import logger
 from hami_plugin.model.placement import Grant
@@ -66,7 +66,7 @@ class Prepared:
     namespace: str
     name: str
     pods: tuple[str, ...] = ()
-    shares: tuple[Held, ...] = ()
+    shares: tuple[PreparedShare, ...] = ()
     devices: tuple[PreparedDevice, ...] = ()
     receivers: tuple[Receiver, ...] = ()
     spec: str = ""
@@ -128,7 +128,7 @@ class PreparedClaims:
     def of(self, driver: str) -> tuple[Prepared, ...]:
         return tuple(one for one in self._all.values() if one.driver == driver)
 
-    def beside(self, key: Key) -> dict[str, Sequence[Held]]:
+    def beside(self, key: Key) -> dict[str, Sequence[PreparedShare]]:
         """What all other claims have of devices, by claim."""
         return {one.claim: one.shares for one in self._all.values() if one.key != key}
 
@@ -215,7 +215,7 @@ def _entry(one: Prepared) -> dict[str, Any]:
     }
 
 
-def _share(held: Held) -> dict[str, Any]:
+def _share(held: PreparedShare) -> dict[str, Any]:
     grant = held.grant
     return {
         "request": held.request,
@@ -261,10 +261,10 @@ def _prepared(entry: Mapping[str, Any]) -> Prepared:
     )
 
 
-def _held(share: Mapping[str, Any]) -> Held:
+def _held(share: Mapping[str, Any]) -> PreparedShare:
     uuid, device_type, grant_memory, grant_cores, grant_slots, notes = share["grant"]
     memory, cores, slots = map(int, share["consumed"])
-    return Held(
+    return PreparedShare(
         request=_text(share["request"]),
         device=_text(share["device"]),
         share_id=_text(share["share"]),

@@ -28,8 +28,8 @@ from hami_plugin.dra.claims import (
     Claim,
     ClaimError,
     ClaimReason,
-    Held,
     Part,
+    PreparedShare,
     Result,
     Use,
     excess,
@@ -45,7 +45,7 @@ from hami_plugin.host.threads import StuckError, WorkThread
 from hami_plugin.log import logger
 from hami_plugin.model.placement import Assignment, Share
 from hami_plugin.model.views import Json
-from hami_plugin.node_status.annotations import Source
+from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.sdk import Family, Injection, Leftovers
 from hami_plugin.vendor_boundary.guard import Guard
 
@@ -114,7 +114,7 @@ class ClaimPreparer:
     def __init__(
         self,
         driver: str,
-        sources: Sequence[Source],
+        sources: Sequence[FamilySource],
         node: NodeState,
         claims: PreparedClaims,
         files: ClaimFiles,
@@ -432,7 +432,7 @@ class ClaimPreparer:
             reason=ClaimReason.NO_POD,
         )
 
-    async def _room(self, claim: Claim, used: tuple[Use, ...]) -> Plan:
+    async def _room(self, claim: Claim, used: tuple[Use, ...]) -> PreparePlan:
         """The claim's shares, reserved in memory, once its devices are known and no other claim has what it needs.
 
         A kubelet asks a daemon that has just started at once. And a pod that was deleted by force still runs when its
@@ -455,7 +455,7 @@ class ClaimPreparer:
                 )
             await changed(seen, within=left)
 
-    def _fit(self, claim: Claim, used: tuple[Use, ...]) -> tuple[Plan | None, str]:
+    def _fit(self, claim: Claim, used: tuple[Use, ...]) -> tuple[PreparePlan | None, str]:
         """The plan, and why it has to wait: other claims have what it needs, or its devices are not known yet."""
         devices = {one.name: (source.family, one) for source in self._sources for one in _offers(source)}
         missing = next((result.device for result in claim.results if result.device not in devices), None)
@@ -480,7 +480,7 @@ class ClaimPreparer:
                     f"ResourceClaim {claim.key} has device {one.name}, which {holder} has", reason=ClaimReason.IN_USE
                 )
         beside = self._claims.beside((self.driver, claim.uid))
-        own: list[Held] = []
+        own: list[PreparedShare] = []
         for result in claim.results:
             family, one = devices[result.device]
             others = [held for shares in beside.values() for held in shares] + own
@@ -496,7 +496,7 @@ class ClaimPreparer:
             shares=tuple(own),
             boot=self._boot,
         )
-        plan = Plan(entry=entry, claim=claim, parts=found, devices=devices)
+        plan = PreparePlan(entry=entry, claim=claim, parts=found, devices=devices)
         return plan, excess(own, beside, known)
 
     def _refuse_two_lists(self, claim: Claim, found: Sequence[Part]) -> None:
@@ -512,7 +512,7 @@ class ClaimPreparer:
                     reason=ClaimReason.UNSUPPORTED,
                 )
 
-    async def _planned(self, plan: Plan) -> Prepared:
+    async def _planned(self, plan: PreparePlan) -> Prepared:
         """What containers receive, as it will be written and answered."""
         names: dict[str, ContainerEdits] = {}
         receivers, injections = [], list[Injection]()
@@ -559,7 +559,7 @@ class ClaimPreparer:
             files={str(path): text for each in injections for path, text in each.files.items()},
         )
 
-    def _devices(self, plan: Plan, named: Mapping[str, ContainerEdits]) -> Iterable[PreparedDevice]:
+    def _devices(self, plan: PreparePlan, named: Mapping[str, ContainerEdits]) -> Iterable[PreparedDevice]:
         """Each card goes by its own CDI name, and the first one of each request also by what the request adds."""
         begun: set[str] = set()
         for one in plan.entry.shares:
@@ -605,7 +605,7 @@ class ClaimPreparer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class PreparePlan:
     """How a claim is to be made ready. ``devices`` are all of the driver, with their families, by name."""
 
     entry: Prepared
@@ -641,11 +641,11 @@ def _shown(one: Prepared) -> Mapping[str, Any]:
     }
 
 
-def _offers(source: Source) -> tuple[Offered, ...]:
+def _offers(source: FamilySource) -> tuple[Offered, ...]:
     return offered(source.family, source.snapshot.value)
 
 
-def _held(result: Result, family: Family, one: Offered, others: Sequence[Held]) -> Held:
+def _held(result: Result, family: Family, one: Offered, others: Sequence[PreparedShare]) -> PreparedShare:
     """The share as the family grants it, placed beside the others' on the same device.
 
     One that was given out without a share is whole: an API server without DRAConsumableCapacity knows no shares.
@@ -660,7 +660,7 @@ def _held(result: Result, family: Family, one: Offered, others: Sequence[Held]) 
     cores, slots = (result.cores, result.slots) if part else (0, one.slots)
     grant = one.grant(memory or one.memory, cores, slots)
     beside = [held.grant for held in others if held.grant.uuid == grant.uuid and not held.admin]
-    return Held(
+    return PreparedShare(
         request=result.request,
         device=one.name,
         share_id=result.share_id,

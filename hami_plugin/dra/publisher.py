@@ -15,8 +15,8 @@ from typing import Any, Protocol
 from hami_plugin.aio import Backoff, Watched, happened
 from hami_plugin.dra.slices import (
     Offered,
-    Place,
-    Slice,
+    Pool,
+    PublishedSlice,
     Taints,
     Writes,
     alike,
@@ -31,7 +31,7 @@ from hami_plugin.log import logger
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.ports import NullObserver, Observer
 from hami_plugin.model.views import Feed, Json, revision
-from hami_plugin.node_status.annotations import Source
+from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode
 
@@ -63,17 +63,17 @@ class NodeSlices:
     def __init__(self) -> None:
         self.changes: Watched[int] = Watched(0)
         self.listed = False
-        self._slices: dict[str, Slice] = {}
+        self._slices: dict[str, PublishedSlice] = {}
 
     @property
-    def feed(self) -> Feed[Slice]:
+    def feed(self) -> Feed[PublishedSlice]:
         return Feed(replace=self._replace, update=self.take, delete=self.gone)
 
-    def of(self, driver: str) -> dict[str, Slice]:
+    def of(self, driver: str) -> dict[str, PublishedSlice]:
         """By name."""
         return {name: one for name, one in self._slices.items() if one.driver == driver}
 
-    def take(self, one: Slice) -> None:
+    def take(self, one: PublishedSlice) -> None:
         """A slice was written, by us or by others. An older view of it changes nothing."""
         known = self._slices.get(one.name)
         if known and revision(known.version) >= revision(one.version):
@@ -81,14 +81,14 @@ class NodeSlices:
         self._slices[one.name] = one
         self._changed()
 
-    def gone(self, one: Slice) -> None:
+    def gone(self, one: PublishedSlice) -> None:
         """A slice was deleted. One that was written again under the name stays."""
         known = self._slices.get(one.name)
         if known and known.uid == one.uid:
             del self._slices[one.name]
             self._changed()
 
-    def _replace(self, found: Sequence[Slice]) -> None:
+    def _replace(self, found: Sequence[PublishedSlice]) -> None:
         self._slices = {one.name: one for one in found}
         self.listed = True
         self._changed()
@@ -103,7 +103,7 @@ class SlicePublisher:
     def __init__(
         self,
         driver: str,
-        sources: Sequence[Source],
+        sources: Sequence[FamilySource],
         cluster: SliceCluster,
         slices: NodeSlices,
         *,
@@ -174,7 +174,7 @@ class SlicePublisher:
         if not all(source.snapshot.value.ready or source.snapshot.value.devices for source in self._sources):
             self.problem = "the devices are not known yet"
             return
-        place = Place(driver=self.driver, node=self._node_name, node_uid=node.uid)
+        place = Pool(driver=self.driver, node=self._node_name, node_uid=node.uid)
         todo = writes(place, self._wanted(), self._slices.of(self.driver), self._same)
         if todo:
             await self._carry_out(todo)

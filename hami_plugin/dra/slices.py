@@ -226,7 +226,7 @@ def link_groups(uuids: Sequence[str], links: Links) -> dict[str, dict[int, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Pool:
     """Whose slices they are: one pool for each driver and node. ``node_uid`` is the owner's."""
 
     driver: str
@@ -239,7 +239,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
+class PublishedSlice:
     """A slice as the API server has it."""
 
     name: str
@@ -263,11 +263,11 @@ class Slice:
         return number if isinstance(number, int) else 0
 
 
-def slice_view(document: Json) -> Slice:
+def slice_view(document: Json) -> PublishedSlice:
     """Read a ResourceSlice. Nothing in it raises."""
     meta = document.get("metadata")
     meta = meta if isinstance(meta, Mapping) else {}
-    return Slice(
+    return PublishedSlice(
         name=str(meta.get("name", "")),
         uid=str(meta.get("uid", "")),
         version=str(meta.get("resourceVersion", "")),
@@ -279,7 +279,7 @@ def slice_view(document: Json) -> Slice:
 class Writes:
     """In this order: too many slices of one generation would be as useless as too few."""
 
-    deletes: tuple[Slice, ...] = ()
+    deletes: tuple[PublishedSlice, ...] = ()
     updates: tuple[dict[str, Any], ...] = ()
     creates: tuple[dict[str, Any], ...] = ()
 
@@ -288,9 +288,9 @@ class Writes:
 
 
 def writes(
-    place: Place,
+    place: Pool,
     wanted: Sequence[Json],
-    there: Mapping[str, Slice],
+    there: Mapping[str, PublishedSlice],
     same: Callable[[Json, Json], bool] | None = None,
 ) -> Writes:
     """What makes ``there``, by name, the slices of ``wanted`` devices; nothing where they are already.
@@ -317,7 +317,7 @@ def writes(
     )
 
 
-def _document(place: Place, number: int, chunk: Sequence[Json], generation: int, count: int) -> dict[str, Any]:
+def _document(place: Pool, number: int, chunk: Sequence[Json], generation: int, count: int) -> dict[str, Any]:
     owner = {"apiVersion": "v1", "kind": "Node", "name": place.node, "uid": place.node_uid, "controller": True}
     return {
         "apiVersion": API_VERSION,
@@ -332,7 +332,7 @@ def _document(place: Place, number: int, chunk: Sequence[Json], generation: int,
     }
 
 
-def _over(document: dict[str, Any], there: Slice) -> dict[str, Any]:
+def _over(document: dict[str, Any], there: PublishedSlice) -> dict[str, Any]:
     """The document in place of the one that is there, if nobody has changed it since."""
     meta = {**document["metadata"], "uid": there.uid, "resourceVersion": there.version}
     added = {

@@ -39,7 +39,7 @@ MISSING, CONFLICT = "CDISpecMissing", "CDIConflict"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
+class DescribedDevice:
     """A device, what it adds to a container, and its parts that have names of their own."""
 
     device: Device
@@ -47,7 +47,7 @@ class Described:
     slices: Mapping[str, ContainerEdits] = field(default_factory=dict)
 
 
-def specification(kind: Kind, described: Sequence[Described], shared: ContainerEdits) -> Spec:
+def specification(kind: Kind, described: Sequence[DescribedDevice], shared: ContainerEdits) -> Spec:
     """Each device by its UUID and by its number, the parts by theirs, and all devices under one name."""
     named: dict[str, ContainerEdits] = {}
     for one in described:
@@ -115,7 +115,7 @@ def describe(family: Family, devices: Sequence[Device], host: HostFiles) -> tupl
             return node.specification(devices, host), ()
         except HamiError as error:
             problems.append(str(error))
-    found: list[Described] = []
+    found: list[DescribedDevice] = []
     shared = ContainerEdits()
     try:
         shared = node.shared_edits(host)
@@ -130,7 +130,7 @@ def describe(family: Family, devices: Sequence[Device], host: HostFiles) -> tupl
             if edits == ContainerEdits():
                 problems.append(f"{device.uuid} adds nothing to a container: its device node is not known")
             else:
-                found.append(Described(device=device, edits=edits, slices=slices))
+                found.append(DescribedDevice(device=device, edits=edits, slices=slices))
         except (HamiError, OSError) as error:
             problems.append(str(error))
     return specification(Kind.parse(node.delivery.kind), found, shared), tuple(problems)
@@ -171,7 +171,7 @@ class PartitionSpecs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class SpecCheck:
     """What is wrong, by UUID of the device, and what could not be done.
 
     ``beside`` are files of others that no runtime can use. They take nothing away from our devices.
@@ -193,7 +193,7 @@ class SpecFiles:
         self._store = Store(directories[-1], PREFIX)
         self._seen: object = None
 
-    def publish(self, devices: Sequence[Device]) -> Verdict:
+    def publish(self, devices: Sequence[Device]) -> SpecCheck:
         """Make the disk describe ``devices``, and see what a runtime would find there."""
         spec, problems = describe(self._family, devices, self._host)
         trouble = "; ".join(problems)
@@ -207,7 +207,7 @@ class SpecFiles:
         faults = unresolved(spec, own, devices, found)
         explained = {u: replace(f, message=f"{f.message}; {trouble}") if trouble else f for u, f in faults.items()}
         beside = tuple(str(problem) for problem in found.problems if problem.file != own)
-        return Verdict(faults=explained, trouble=trouble, beside=beside[:MAX_BESIDE])
+        return SpecCheck(faults=explained, trouble=trouble, beside=beside[:MAX_BESIDE])
 
     def disturbed(self) -> bool:
         """Whether anybody has touched the directories since the last ``publish``."""
@@ -244,7 +244,7 @@ class SpecTiming:
 class Files(Protocol):
     """A family's spec on the disk. Both calls block."""
 
-    def publish(self, devices: tuple[Device, ...]) -> Verdict: ...
+    def publish(self, devices: tuple[Device, ...]) -> SpecCheck: ...
 
     def disturbed(self) -> bool: ...
 
@@ -275,7 +275,7 @@ class SpecGate:
         self._observe = observe
         self._timing = timing or SpecTiming()
         self._thread = WorkThread(f"cdi {kind}")
-        self._verdict = Verdict(faults={})
+        self._verdict = SpecCheck(faults={})
 
     def part(self, device_type: str) -> Watched[Snapshot]:
         """What is shown of one family's devices, where the spec describes several families'."""
@@ -320,7 +320,7 @@ class SpecGate:
         except StuckError:
             return True
 
-    async def _published(self, snapshot: Snapshot) -> Verdict:
+    async def _published(self, snapshot: Snapshot) -> SpecCheck:
         try:
             return await self._thread.call(lambda: self._files.publish(snapshot.devices), self._timing.timeout)
         except StuckError as error:
@@ -329,7 +329,7 @@ class SpecGate:
             new = {d.uuid: Fault(reason=MISSING, message=message) for d in snapshot.devices if d.uuid not in known}
             return replace(self._verdict, faults={**self._verdict.faults, **new}, trouble=message)
 
-    def _judge(self, verdict: Verdict, snapshot: Snapshot) -> None:
+    def _judge(self, verdict: SpecCheck, snapshot: Snapshot) -> None:
         """Report what is new, once."""
         reported = {(fault.reason, fault.message) for fault in self._verdict.faults.values()}
         for fault in dict.fromkeys(verdict.faults.values()):

@@ -12,7 +12,7 @@ from typing import TypeVar
 from hami_plugin.aio import Backoff
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.threads import StuckError, WorkThread
-from hami_plugin.inventory.inventory import Change, Inventory
+from hami_plugin.inventory.inventory import HealthChange, Inventory
 from hami_plugin.log import logger
 from hami_plugin.model.device import Action, Device, Fault, Health
 from hami_plugin.model.ports import Observer
@@ -168,7 +168,7 @@ class DiscoveryLoop:
     def _take(self, events: Sequence[HealthEvent]) -> bool:
         """Fold events in; True when a discovery should follow at once. A driver may repeat itself a thousand times."""
         now = time.monotonic()
-        changes: list[Change] = []
+        changes: list[HealthChange] = []
         for event in dict.fromkeys(events):
             news = self._inventory.event(event, now)
             write = log.info if news else log.debug
@@ -243,7 +243,7 @@ class DiscoveryLoop:
             if wrong := fault or condition.fault:
                 self._faulty(device, wrong, self._inventory.outlook(uuid, time.monotonic()))
 
-    def _report(self, changes: list[Change]) -> None:
+    def _report(self, changes: list[HealthChange]) -> None:
         """Log what changed, write the node's Events, and note what a restart must remember."""
         for change in changes:
             device = change.device

@@ -35,7 +35,7 @@ class KnownDevice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class HealthChange:
     """A device whose health changed, for logs and Events."""
 
     device: Device
@@ -123,7 +123,7 @@ class Inventory:
         known = self._known.get(uuid)
         return (known.device, known.condition) if known else None
 
-    def discovered(self, discovery: Discovery, now: float) -> list[Change]:
+    def discovered(self, discovery: Discovery, now: float) -> list[HealthChange]:
         """The driver has listed its devices: they appear, recover, fail, or are missing."""
         sighted = {sighting.device.uuid for sighting in discovery.sightings}
         for uuid in [
@@ -172,7 +172,7 @@ class Inventory:
         self._links = replace(links, pairs={**known, **links.pairs})
         self._publish(self.found)
 
-    def event(self, event: HealthEvent, now: float) -> list[Change]:
+    def event(self, event: HealthEvent, now: float) -> list[HealthChange]:
         """A fault of one device, or of all."""
         for uuid in [event.uuid] if event.uuid is not None else list(self._known):
             known = self._known.get(uuid)
@@ -181,7 +181,7 @@ class Inventory:
                 self._known[uuid] = replace(known, condition=condition)
         return self._publish(self.found)
 
-    def doubted(self, uuid: str, fault: Fault, now: float) -> list[Change]:
+    def doubted(self, uuid: str, fault: Fault, now: float) -> list[HealthChange]:
         """A look at one device that did not come back in time."""
         known = self._known.get(uuid)
         if known:
@@ -189,7 +189,7 @@ class Inventory:
             self._known[uuid] = replace(known, condition=condition)
         return self._publish(self.found)
 
-    def unavailable(self, reason: str, message: str, now: float) -> list[Change]:
+    def unavailable(self, reason: str, message: str, now: float) -> list[HealthChange]:
         """The driver as a whole does not answer: what was known stays, and is not offered."""
         fault = Fault(reason=reason, message=message)
         for uuid, known in self._known.items():
@@ -201,7 +201,7 @@ class Inventory:
         """The driver was opened anew after it had been away."""
         self._known = {u: replace(k, condition=after_reload(k.condition)) for u, k in self._known.items()}
 
-    def _publish(self, base: Snapshot) -> list[Change]:
+    def _publish(self, base: Snapshot) -> list[HealthChange]:
         before = {device.uuid: device.health for device in self.found.devices}
         listed = sorted(self._known.values(), key=lambda known: known.device.order)
         faults = [(known, known.condition.fault or NO_FAULT) for known in listed]
@@ -218,7 +218,9 @@ class Inventory:
         self.found = replace(base, devices=devices, links=self._links)
         for view in self._views:
             view.take(self.found)
-        return [Change(device=d, before=before.get(d.uuid)) for d in devices if before.get(d.uuid) is not d.health]
+        return [
+            HealthChange(device=d, before=before.get(d.uuid)) for d in devices if before.get(d.uuid) is not d.health
+        ]
 
 
 def _subject(device: Device) -> str:

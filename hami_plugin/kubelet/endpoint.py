@@ -100,7 +100,7 @@ def _explained(error: grpc.aio.AioRpcError, kubelet: Path, resource: str, timeou
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class EndpointTiming:
     """Waiting times of an endpoint, in seconds.
 
     ``close`` is how long calls may run on at the end, ``relayed`` those that were passed on.
@@ -125,7 +125,7 @@ class Timing:
 class Backoffs:
     """How long to wait after each kind of failure. A new kubelet, or a long time without failure, gets a new one."""
 
-    def __init__(self, timing: Timing) -> None:
+    def __init__(self, timing: EndpointTiming) -> None:
         self.again: Iterator[float] = timing.again.delays()
         self.refused: Iterator[float] = timing.refused.delays()
         self.pause: Iterator[float] = timing.pause.delays()
@@ -281,7 +281,7 @@ class Endpoint:
         watch: DirectoryWatch | None = None,
         plugins: PluginDirectory | None = None,
         displaced: Callable[[str], None] | None = None,
-        timing: Timing | None = None,
+        timing: EndpointTiming | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._plugin = plugin
@@ -290,7 +290,7 @@ class Endpoint:
         self._watch = watch or DirectoryWatch(directory)
         self._plugins = plugins or PluginDirectory()
         self._displaced = displaced
-        self._timing = timing or Timing()
+        self._timing = timing or EndpointTiming()
         self._clock = clock
         self._plugins.join(plugin.resource)
         self._kubelet = directory / KUBELET_SOCKET

@@ -83,7 +83,7 @@ def _info(node: NodeSide, device: Device, cuttable: Cuttable, *, legacy: bool) -
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class FamilySource:
     """A family of a vendor, and the snapshot that its annotations are drawn from.
 
     ``cuttable`` is what its cards may be cut into; its value is None until that is known.
@@ -113,7 +113,7 @@ class Desired:
     ``pending`` is what it still waits for, which is no mistake: it ends by itself.
     """
 
-    source: Source
+    source: FamilySource
     wanted: Mapping[str, str | None] = field(default_factory=dict)
     problem: str = ""
     pending: str = ""
@@ -179,7 +179,7 @@ def _announced(
     return {**announced, **node.partitions.announce(snapshot, cuttable)} if node.partitions else announced
 
 
-def desired_annotations(sources: Sequence[Source], style: Style, taken: AbstractSet[str]) -> Iterator[Desired]:
+def desired_annotations(sources: Sequence[FamilySource], style: Style, taken: AbstractSet[str]) -> Iterator[Desired]:
     """Each family's desired annotations. Where they cannot be written, the family's old ones stay."""
     written: dict[str, tuple[str, str | None]] = {}
     for source in sources:
@@ -231,9 +231,9 @@ def _bytes(annotations: Mapping[str, str | None]) -> int:
 
 
 def _require_own(
-    source: Source,
+    source: FamilySource,
     wanted: Mapping[str, str | None],
-    sources: Sequence[Source],
+    sources: Sequence[FamilySource],
     written: Mapping[str, tuple[str, str | None]],
 ) -> None:
     """``WireError`` for what is no annotation, and for keys that another family or the scheduler uses."""
@@ -252,13 +252,13 @@ def _require_own(
             raise WireError(f"{key} is not among the annotations that the family declares")
 
 
-def _others(source: Source, sources: Sequence[Source]) -> set[str]:
+def _others(source: FamilySource, sources: Sequence[FamilySource]) -> set[str]:
     """The keys of other vendors' families, but for those that this one has as well."""
     own = _keys(source)
     return {key for one in sources if one.vendor != source.vendor for key in _keys(one) - own}
 
 
-def _keys(source: Source) -> set[str]:
+def _keys(source: FamilySource) -> set[str]:
     return set(source.family.annotations.of_nodes)
 
 

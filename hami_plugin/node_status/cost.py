@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from hami_plugin.model.device import MAX_DEVICES
 from hami_plugin.model.views import PodView
-from hami_plugin.node_status.occupancy import Occupied
+from hami_plugin.node_status.occupancy import DeviceOccupancy
 
 EVERY_S = 1.0
 """How often it is looked at who has what."""
@@ -202,7 +202,9 @@ def _bounded(card: Card) -> Card:
     return replace(card, shares={payer: share / total for payer, share in card.shares.items()})
 
 
-def cards_held(occupied: Iterable[Occupied], labelled: Callable[[str], tuple[str, ...]]) -> Mapping[CardKey, Card]:
+def cards_held(
+    occupied: Iterable[DeviceOccupancy], labelled: Callable[[str], tuple[str, ...]]
+) -> Mapping[CardKey, Card]:
     """Each card with the pods' shares of it. ``labelled`` gives the values of a pod's labels, by its UID.
 
     A share is the greater of those of memory and of cores. A partition is the part of its card that its cores are.
@@ -225,7 +227,7 @@ def cards_held(occupied: Iterable[Occupied], labelled: Callable[[str], tuple[str
     return {key: Card(model=model, shares=shares.get(key, {})) for key, model in models.items()}
 
 
-def _pod_shares(one: Occupied) -> Iterator[tuple[str, tuple[str, str], float]]:
+def _pod_shares(one: DeviceOccupancy) -> Iterator[tuple[str, tuple[str, str], float]]:
     for portions in one.pods():
         held = portions[0].held
         alone = replace(one, portions=tuple(portions))
@@ -237,7 +239,7 @@ def _pod_shares(one: Occupied) -> Iterator[tuple[str, tuple[str, str], float]]:
 class Holdings:
     """What is held, ``occupied``, and ``version``, which differs as soon as that does. ``pod`` finds a pod by UID."""
 
-    occupied: Callable[[], Iterable[Occupied]]
+    occupied: Callable[[], Iterable[DeviceOccupancy]]
     version: Callable[[], object]
     pod: Callable[[str], PodView | None]
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hami_plugin.allocation.identity import Held
+from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.model.device import Action, Device, Fault, Health
 from hami_plugin.model.views import PodView
-from hami_plugin.node_status.annotations import Source
+from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.events import EventRecorder
 
 MAX_RECORDS = 1024
@@ -32,7 +32,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class FaultRecord:
     """One fault: ``holders`` had the device at that moment, ``others`` are the node's other pods, as namespace/name.
     ``time`` is in seconds since 1970.
     """
@@ -41,7 +41,7 @@ class Record:
     device: Device
     fault: Fault
     time: float
-    holders: tuple[Held, ...]
+    holders: tuple[HeldShare, ...]
     others: tuple[str, ...]
 
     @property
@@ -55,13 +55,13 @@ class FaultLog:
 
     def __init__(
         self,
-        held: Callable[[], Iterable[Held]],
+        held: Callable[[], Iterable[HeldShare]],
         pod: Callable[[str], PodView | None],
         events: EventRecorder,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.last: dict[Key, Record] = {}
+        self.last: dict[Key, FaultRecord] = {}
         self.counts: Counter[tuple[str, str, str]] = Counter()
         self._held = held
         self._pod = pod
@@ -78,7 +78,9 @@ class FaultLog:
         holders = tuple(one for one in held if any(grant.uuid == device.uuid for grant in one.grants))
         mine = {one.uid for one in holders}
         others = tuple(sorted({_name(one) for one in held if one.uid not in mine}))
-        record = Record(vendor=vendor, device=device, fault=fault, time=self._clock(), holders=holders, others=others)
+        record = FaultRecord(
+            vendor=vendor, device=device, fault=fault, time=self._clock(), holders=holders, others=others
+        )
         self.last.pop((vendor, device.uuid), None)
         self.last[vendor, device.uuid] = record
         while len(self.last) > MAX_RECORDS:
@@ -92,7 +94,7 @@ class FaultLog:
                 self._events.pod(pod, "ApplicationFault" if record.harmless else "DeviceFault", message, warning=True)
 
 
-def told(record: Record, outlook: str) -> str:
+def told(record: FaultRecord, outlook: str) -> str:
     """One fault in words."""
     device, fault = record.device, record.fault
     ran = listed(_containers(record.holders)) or "nobody"
@@ -112,17 +114,17 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _containers(held: Iterable[Held]) -> list[str]:
+def _containers(held: Iterable[HeldShare]) -> list[str]:
     return sorted({f"{_name(one)} ({one.container})" for one in held})
 
 
-def _name(held: Held) -> str:
+def _name(held: HeldShare) -> str:
     return f"{held.namespace}/{held.pod}"
 
 
 def faults_document(
-    sources: Iterable[Source],
-    held: Iterable[Held],
+    sources: Iterable[FamilySource],
+    held: Iterable[HeldShare],
     log: FaultLog,
     outlook: Callable[[str, str], str],
     node: str,
@@ -158,7 +160,7 @@ def faults_document(
     return {"node": node, "devices": devices}
 
 
-def _shown(record: Record) -> Mapping[str, Any]:
+def _shown(record: FaultRecord) -> Mapping[str, Any]:
     return {
         "reason": record.fault.reason,
         "message": record.fault.message,

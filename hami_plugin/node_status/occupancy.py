@@ -10,11 +10,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hami_plugin.allocation.identity import Held
+from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.errors import HamiError
 from hami_plugin.model.device import Device, physical_id
 from hami_plugin.model.placement import Grant
-from hami_plugin.node_status.annotations import Source
+from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.scheduler.engine.devices import added
 
 
@@ -22,18 +22,18 @@ from hami_plugin.scheduler.engine.devices import added
 class Portion:
     """What one container has of one device: ``memory`` in MiB, ``cores`` from 0 (none reserved) to 1 (all)."""
 
-    held: Held
+    held: HeldShare
     memory: float
     cores: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Occupied:
+class DeviceOccupancy:
     """A device with all that is given of it. ``memory`` (MiB), ``cores`` (the family's own units) and ``shares`` are
     what is advertised, ``handed`` how many of the shares are with containers.
     """
 
-    source: Source
+    source: FamilySource
     device: Device
     memory: int
     cores: int
@@ -59,9 +59,9 @@ class Occupied:
         return pods.values()
 
 
-def occupied(sources: Iterable[Source], held: Iterable[Held]) -> Iterator[Occupied]:
+def occupied(sources: Iterable[FamilySource], held: Iterable[HeldShare]) -> Iterator[DeviceOccupancy]:
     """Every device of every family that this node has, each once."""
-    given: defaultdict[tuple[str, str], list[Held]] = defaultdict(list)
+    given: defaultdict[tuple[str, str], list[HeldShare]] = defaultdict(list)
     for one in held:
         for uuid in {grant.uuid for grant in one.grants}:
             given[one.resource, uuid].append(one)
@@ -74,7 +74,9 @@ def occupied(sources: Iterable[Source], held: Iterable[Held]) -> Iterator[Occupi
             yield whole
 
 
-def _occupied(source: Source, device: Device, given: Mapping[tuple[str, str], Sequence[Held]]) -> Occupied:
+def _occupied(
+    source: FamilySource, device: Device, given: Mapping[tuple[str, str], Sequence[HeldShare]]
+) -> DeviceOccupancy:
     family, uuid = source.family, device.uuid
     info = family.node.register(device, False)
     names = (family.resources.count, *(units.resource for units in family.resources.units))
@@ -82,7 +84,7 @@ def _occupied(source: Source, device: Device, given: Mapping[tuple[str, str], Se
     whose = {(one.uid, one.container): one for name in names for one in given.get((name, uuid), ())}
     memory = info.devmem if family.resources.memory and info.devmem else device.memory
     ids = (held_id for one in given.get((names[0], uuid), ()) for held_id in one.ids)
-    return Occupied(
+    return DeviceOccupancy(
         source=source,
         device=device,
         memory=memory,
@@ -93,7 +95,7 @@ def _occupied(source: Source, device: Device, given: Mapping[tuple[str, str], Se
     )
 
 
-def _portion(source: Source, device: Device, held: Held, memory: int, counted: int) -> Portion:
+def _portion(source: FamilySource, device: Device, held: HeldShare, memory: int, counted: int) -> Portion:
     """``counted`` is all of the device's memory as grants count it; 0 where they do not, and it goes with the cores."""
     family = source.family
     grant = added([tuple(grant for grant in held.grants if grant.uuid == device.uuid)])[0]

@@ -15,7 +15,7 @@ from hami_plugin.errors import ClusterError
 from hami_plugin.log import logger
 from hami_plugin.model.ports import Cluster
 from hami_plugin.model.views import NodeView, revision
-from hami_plugin.node_status.annotations import Source, Style, Wanted, desired_annotations, fitted
+from hami_plugin.node_status.annotations import FamilySource, Style, Wanted, desired_annotations, fitted
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.protocol.handshake import reported
 from hami_plugin.sdk import Family
@@ -55,7 +55,7 @@ class Registration:
     def __init__(
         self,
         cluster: Cluster,
-        sources: Sequence[Source],
+        sources: Sequence[FamilySource],
         *,
         node: LiveNode,
         events: EventRecorder,

@@ -7,14 +7,14 @@ from typing import Any
 
 from hami_plugin.model.device import Device
 from hami_plugin.model.links import Links
-from hami_plugin.node_status.annotations import Source
+from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.events import Written
 
 MAX_PAIRS = 600
 """Links in one document: those of 35 devices, each with each."""
 
 
-def links_of(sources: Iterable[Source]) -> list[dict[str, Any]]:
+def links_of(sources: Iterable[FamilySource]) -> list[dict[str, Any]]:
     """The links between devices, one entry for each vendor that has any."""
     found: dict[str, tuple[Links, dict[str, Device]]] = {}
     for source in sources:

@@ -19,15 +19,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hami_plugin.allocation.identity import Held
+from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.host.threads import BoundedCalls, StuckError, carried
 from hami_plugin.log import logger
 from hami_plugin.model.placement import Grant, Share
 from hami_plugin.model.usage import ContainerUsage, UsageState
-from hami_plugin.node_status.annotations import Source
-from hami_plugin.node_status.occupancy import Occupied
+from hami_plugin.node_status.annotations import FamilySource
+from hami_plugin.node_status.occupancy import DeviceOccupancy
 
 log = logger(__name__)
 
@@ -45,11 +45,11 @@ _FOLDER = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class UsageReading:
     """The usage of one container, whose share ``held`` is."""
 
-    source: Source
-    held: Held
+    source: FamilySource
+    held: HeldShare
     usage: ContainerUsage
 
 
@@ -57,7 +57,7 @@ class Reading:
 class Pods:
     """What is known of this node's pods. ``known`` is None while the API server's list may be out of date."""
 
-    held: Callable[[], Iterable[Held]]
+    held: Callable[[], Iterable[HeldShare]]
     known: Callable[[], AbstractSet[str] | None]
 
 
@@ -66,7 +66,7 @@ class UsageReader:
 
     def __init__(
         self,
-        sources: Sequence[Source],
+        sources: Sequence[FamilySource],
         pods: Pods,
         *,
         host: HostFiles,
@@ -79,7 +79,7 @@ class UsageReader:
         self._host = host
         self._interval = interval
         self._clock = clock
-        self.readings: Sequence[Reading] = ()
+        self.readings: Sequence[UsageReading] = ()
         self.read_at: float | None = None
 
     async def run(self) -> None:
@@ -103,7 +103,7 @@ class UsageReader:
         self.readings = [reading for readings in await asyncio.gather(*turns) for reading in readings]
         self.read_at = self._clock()
 
-    async def limit(self, held: Held, grants: Sequence[Grant]) -> None:
+    async def limit(self, held: HeldShare, grants: Sequence[Grant]) -> None:
         """Hold a container that runs to these amounts, all of them or none: then ``HamiError``."""
         vendor = next((one for one in self._vendors if one.limits(held)), None)
         if vendor is None:
@@ -122,14 +122,14 @@ class UsageReader:
 class _Vendor:
     """One family's containers, on a thread of their own."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: FamilySource) -> None:
         self._source = source
         self._unknown: Mapping[str, float] = {}
         self.calls = BoundedCalls(f"usage of {source.family.device_type}", timeout=READ_TIMEOUT_S)
 
     async def turn(
-        self, held: Iterable[Held], known: AbstractSet[str] | None, host: HostFiles, now: float
-    ) -> Sequence[Reading]:
+        self, held: Iterable[HeldShare], known: AbstractSet[str] | None, host: HostFiles, now: float
+    ) -> Sequence[UsageReading]:
         """Of a family whose usage nobody reads, only what its ended pods have left is removed."""
         family = self._source.family
         wanted = [one for one in held if family.node.usage and one.resource == family.resources.count]
@@ -137,18 +137,18 @@ class _Vendor:
             readings = await self.calls.ask(partial(self._read_all, wanted, host))
         except (StuckError, HamiError) as error:
             why = ContainerUsage(state=UsageState.UNREADABLE, detail=str(error))
-            return [Reading(source=self._source, held=one, usage=why) for one in wanted]
+            return [UsageReading(source=self._source, held=one, usage=why) for one in wanted]
         if known is not None:
             with suppress(StuckError, HamiError):  # the next turn tries again; what was read stands
                 await self.calls.ask(partial(self._tidy, known, host, now))
         return readings
 
-    def limits(self, held: Held) -> bool:
+    def limits(self, held: HeldShare) -> bool:
         """Whether this family has given the container its devices, and can change how much of them it may use."""
         family = self._source.family
         return family.node.limit is not None and held.resource == family.resources.count
 
-    async def limit(self, held: Held, grants: Sequence[Grant], host: HostFiles) -> None:
+    async def limit(self, held: HeldShare, grants: Sequence[Grant], host: HostFiles) -> None:
         shares = self._shares(grants)
         if len(shares) != len(grants):
             raise HamiError("a device of it is not on this node any more", hint="hami-plugin explain has more")
@@ -159,7 +159,7 @@ class _Vendor:
                 f"its limits cannot be written: {error}", hint="see whether the host's disk hangs"
             ) from error
 
-    def _limit(self, held: Held, shares: Sequence[Share], host: HostFiles) -> None:
+    def _limit(self, held: HeldShare, shares: Sequence[Share], host: HostFiles) -> None:
         limit = self._source.family.node.limit
         assert limit
         try:
@@ -177,7 +177,7 @@ class _Vendor:
         shares = (Share(grant=grant, device=devices[grant.uuid]) for grant in grants if grant.uuid in devices)
         return sorted(shares, key=lambda share: share.device.order)
 
-    def _read_all(self, wanted: Sequence[Held], host: HostFiles) -> Sequence[Reading]:
+    def _read_all(self, wanted: Sequence[HeldShare], host: HostFiles) -> Sequence[UsageReading]:
         readings = []
         for one in wanted:
             shares = self._shares(one.grants)
@@ -189,10 +189,10 @@ class _Vendor:
                 usage = ContainerUsage(
                     state=UsageState.UNREADABLE, detail="a device of it is not on this node any more"
                 )
-            readings.append(Reading(source=self._source, held=one, usage=usage))
+            readings.append(UsageReading(source=self._source, held=one, usage=usage))
         return readings
 
-    def _read(self, held: Held, shares: Sequence[Share], host: HostFiles) -> ContainerUsage:
+    def _read(self, held: HeldShare, shares: Sequence[Share], host: HostFiles) -> ContainerUsage:
         read = self._source.family.node.usage
         assert read
         try:
@@ -205,7 +205,7 @@ class _Vendor:
             problem = self._source.errors.record("usage", carried(error))
             return ContainerUsage(state=UsageState.UNREADABLE, detail=str(problem))
 
-    def _held_again(self, held: Held, shares: Sequence[Share], host: HostFiles) -> bool:
+    def _held_again(self, held: HeldShare, shares: Sequence[Share], host: HostFiles) -> bool:
         """A container that was resized has started again, with the limits that it had at first: give it its own."""
         if not self.limits(held):
             return False
@@ -258,7 +258,7 @@ def _remove(folder: Path) -> bool:
     return True
 
 
-def usage_document(occupied: Iterable[Occupied], reader: UsageReader, node: str) -> Mapping[str, Any]:
+def usage_document(occupied: Iterable[DeviceOccupancy], reader: UsageReader, node: str) -> Mapping[str, Any]:
     """Every device with its containers, what they may use and what they use, as JSON has it. Memory is in bytes."""
     used = {(one.held.key, device.uuid): device for one in reader.readings for device in one.usage.devices}
     states = {one.held.key: one.usage for one in reader.readings}

@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from hami_plugin.errors import HamiError
 from hami_plugin.log import logger
 from hami_plugin.partitions.journal import PartitionJournal
-from hami_plugin.partitions.life import ENDING, Entry, Event, Owner, State, identity
+from hami_plugin.partitions.life import ENDING, Entry, Owner, PartitionEvent, State, identity
 from hami_plugin.partitions.reconciliation import Change, Known, PodReservation, reconciled, remains
 from hami_plugin.sdk.partitions import NOWHERE, InUseError, NoRoomError, Partition, PartitionDriver, Step
 
@@ -101,13 +101,13 @@ class Cutter:
         """Journal that its container has it; the Allocate is answered next."""
         entry = self._journal.entries.get(number)
         if entry is not None and entry.state is State.READY:
-            self._journal.put(entry.to(Event.HAND_OUT, now=self._clock()), "assigned")
+            self._journal.put(entry.to(PartitionEvent.HAND_OUT, now=self._clock()), "assigned")
 
     def release(self, number: int, why: str) -> None:
         """Its owner has ended or has another one: it is to be destroyed."""
         entry = self._journal.entries.get(number)
         if entry is not None and entry.state in (State.READY, State.ASSIGNED, State.LOST):
-            self._journal.put(entry.to(Event.END, now=self._clock(), reason=why, attempts=0), "release")
+            self._journal.put(entry.to(PartitionEvent.END, now=self._clock(), reason=why, attempts=0), "release")
 
     def destroy(self, number: int) -> str:
         """Attempt once to destroy it. Returns why it is still there, or an empty text."""
@@ -115,13 +115,13 @@ class Cutter:
         if entry is None or entry.state not in ENDING:
             return ""
         if entry.state is State.DRAINING:
-            entry = self._journal.put(entry.to(Event.DUE, now=self._clock()), "intent-destroy")
+            entry = self._journal.put(entry.to(PartitionEvent.DUE, now=self._clock()), "intent-destroy")
         try:
             self._driver.destroy(entry.partition, self._step(entry, destroying=True))
         except HamiError as error:
             left = self._journal.entries[number]
             in_use = isinstance(error, InUseError) and left.state is State.DESTROYING
-            event = Event.IN_USE if in_use else Event.FAIL
+            event = PartitionEvent.IN_USE if in_use else PartitionEvent.FAIL
             failed = left.to(event, now=self._clock(), attempts=left.attempts + 1, reason=str(error))
             self._journal.put(failed, "destroy-failed")
             return str(error)
@@ -188,7 +188,7 @@ class Cutter:
                 and not entry.attempts
                 and not self._driver.users(entry.partition)
             ):
-                own = replace(entry.to(Event.ADOPT, now=self._clock()), owner=reservation.owner, reason="")
+                own = replace(entry.to(PartitionEvent.ADOPT, now=self._clock()), owner=reservation.owner, reason="")
                 return self._journal.put(own, "taken-over")
         return None
 
@@ -211,7 +211,7 @@ class Cutter:
             boot=boot,
             made=now,
         )
-        entry = self._journal.new(reserved.to(Event.INTEND, now=now), "intent-create")
+        entry = self._journal.new(reserved.to(PartitionEvent.INTEND, now=now), "intent-create")
         try:
             made = self._driver.create(wanted.card, wanted.profile, wanted.placement, self._step(entry))
             _require_as_wanted(made, entry)
@@ -219,7 +219,7 @@ class Cutter:
             self._note_failure(entry.number, str(error))
             raise
         ready = self._journal.entries[entry.number].identified(made)
-        return self._journal.put(ready.to(Event.MADE, now=self._clock()), "ready")
+        return self._journal.put(ready.to(PartitionEvent.MADE, now=self._clock()), "ready")
 
     def _note_failure(self, number: int, why: str) -> None:
         """Mark what a failed creation has left for destruction. If it cannot be listed now, the next resync decides."""
@@ -230,7 +230,7 @@ class Cutter:
             log.warning("remains of a failed creation not listed", partition=_named(entry), problem=str(error))
             return
         if len(left) == 1:
-            failed = entry.identified(left[0]).to(Event.FAIL, now=self._clock(), reason=why)
+            failed = entry.identified(left[0]).to(PartitionEvent.FAIL, now=self._clock(), reason=why)
             self._journal.put(failed, "failed")
         else:
             self._journal.drop(entry, "failed")

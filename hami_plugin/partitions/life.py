@@ -28,7 +28,7 @@ class State(StrEnum):
     LOST = "lost"
 
 
-class Event(StrEnum):
+class PartitionEvent(StrEnum):
     """What happens to a partition."""
 
     RESERVE = "a pod's decision names the place"
@@ -46,8 +46,8 @@ class Event(StrEnum):
     ADOPT = "what is listed is reserved for a living pod"
 
 
-_S, _E = State, Event
-TRANSITIONS: Mapping[tuple[State, Event], State] = {
+_S, _E = State, PartitionEvent
+TRANSITIONS: Mapping[tuple[State, PartitionEvent], State] = {
     (_S.FREE, _E.RESERVE): _S.RESERVED,
     (_S.FREE, _E.FIND): _S.FOREIGN,
     (_S.FREE, _E.LEAK): _S.LEAKED,
@@ -96,7 +96,7 @@ ENDING = frozenset({State.DRAINING, State.FAILED})
 _ON_THE_WAY = frozenset({State.DRAINING, State.DESTROYING})
 
 
-def after(state: State, event: Event) -> State:
+def after(state: State, event: PartitionEvent) -> State:
     """The next state. ValueError where ``event`` cannot happen to it."""
     try:
         return TRANSITIONS[state, event]
@@ -150,7 +150,7 @@ class Entry:
     attempts: int = 0
     reason: str = ""
 
-    def to(self, event: Event, *, now: float, **changes: Any) -> Entry:
+    def to(self, event: PartitionEvent, *, now: float, **changes: Any) -> Entry:
         """The entry after ``event``."""
         state = after(self.state, event)
         since = self.since if state is self.state or {state, self.state} <= _ON_THE_WAY else now

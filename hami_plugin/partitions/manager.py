@@ -76,7 +76,7 @@ class Peers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class ListedPartition:
     """One partition as commands and metrics show it. ``owner`` and ``plan`` may be empty; ``age`` in seconds."""
 
     card: str
@@ -258,11 +258,11 @@ class Partitions:
         self._threads = {}
         self.cuttable.close()
 
-    def shown(self) -> Iterator[Shown]:
+    def shown(self) -> Iterator[ListedPartition]:
         """Existing partitions, then those reserved and not created yet."""
         now = time.time()
         for entry in sorted(self.entries.values(), key=lambda one: (one.card, one.placement, one.number)):
-            yield Shown(
+            yield ListedPartition(
                 card=entry.card,
                 profile=entry.profile,
                 start=entry.placement.start,
@@ -276,7 +276,7 @@ class Partitions:
             )
         for reservation in unfulfilled(self._reservations(), list(self.entries.values())):
             wanted = reservation.wanted
-            yield Shown(
+            yield ListedPartition(
                 card=wanted.card,
                 profile=wanted.profile,
                 start=wanted.placement.start,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
-from hami_plugin.partitions.life import Entry, Event, Owner, State, identity
+from hami_plugin.partitions.life import Entry, Owner, PartitionEvent, State, identity
 from hami_plugin.sdk.family import Reservation
 from hami_plugin.sdk.partitions import NOWHERE, Partition
 
@@ -125,8 +125,10 @@ def _reconcile_intent(entry: Entry, left: list[Partition], known: Known) -> Chan
     left.remove(made[0])
     found = entry.identified(made[0])
     if not known.lives(entry.owner):
-        return Change(before=entry, after=found.to(Event.END, now=known.now), why="interrupted, and the pod has ended")
-    event = Event.MADE if found.uuid else Event.FAIL
+        return Change(
+            before=entry, after=found.to(PartitionEvent.END, now=known.now), why="interrupted, and the pod has ended"
+        )
+    event = PartitionEvent.MADE if found.uuid else PartitionEvent.FAIL
     return Change(before=entry, after=found.to(event, now=known.now), why="interrupted")
 
 
@@ -141,7 +143,7 @@ def _reconcile_known(entry: Entry, left: list[Partition], known: Known) -> Chang
         return Change(before=entry, after=None, why="gone")
     now = entry.identified(found)
     if entry.state is State.DESTROYING:
-        now = now.to(Event.FAIL, now=known.now)
+        now = now.to(PartitionEvent.FAIL, now=known.now)
     return Change(before=entry, after=now, why="still there") if now != entry else None
 
 
@@ -149,15 +151,17 @@ def _reconcile_owned(entry: Entry, found: Partition | None, known: Known) -> Cha
     whole, lost = found is not None and bool(found.uuid), entry.state is State.LOST
     if known.lives(entry.owner):
         if whole and lost:
-            back = entry.to(Event.ADOPT, now=known.now).to(Event.HAND_OUT, now=known.now)
+            back = entry.to(PartitionEvent.ADOPT, now=known.now).to(PartitionEvent.HAND_OUT, now=known.now)
             return Change(before=entry, after=back, why="there again")
         if whole or lost:
             return None
-        gone = entry.to(Event.LOSE, now=known.now, reason="it is no longer on the card")
+        gone = entry.to(PartitionEvent.LOSE, now=known.now, reason="it is no longer on the card")
         return Change(before=entry, after=gone, why="gone under its owner", event_reason=LOST)
     if found is None:
         return Change(before=entry, after=None, why="gone, as is its owner")
-    return Change(before=entry, after=entry.identified(found).to(Event.END, now=known.now), why="its owner has ended")
+    return Change(
+        before=entry, after=entry.identified(found).to(PartitionEvent.END, now=known.now), why="its owner has ended"
+    )
 
 
 def _reconcile_others(entry: Entry, found: Partition | None, known: Known) -> Change | None:
@@ -167,9 +171,9 @@ def _reconcile_others(entry: Entry, found: Partition | None, known: Known) -> Ch
     if reservation:
         return Change(before=entry, after=_adopted(entry.identified(found), reservation, known), why="a pod's")
     if known.all_ours and entry.state is State.FOREIGN:
-        return Change(before=entry, after=entry.to(Event.LEAK, now=known.now), why="nobody's")
+        return Change(before=entry, after=entry.to(PartitionEvent.LEAK, now=known.now), why="nobody's")
     if entry.state is State.LEAKED and known.living is not None and known.now - entry.since >= LEAKED_AFTER_S:
-        return Change(before=entry, after=entry.to(Event.END, now=known.now), why="nobody's for long")
+        return Change(before=entry, after=entry.to(PartitionEvent.END, now=known.now), why="nobody's for long")
     return None
 
 
@@ -190,13 +194,13 @@ def _found(partition: Partition, reservations: Sequence[PodReservation], known: 
     reservation = next(_matching(partition, reservations), None)
     if reservation:
         return _adopted(new, reservation, known)
-    return new.to(Event.LEAK if known.all_ours else Event.FIND, now=known.now)
+    return new.to(PartitionEvent.LEAK if known.all_ours else PartitionEvent.FIND, now=known.now)
 
 
 def _adopted(entry: Entry, reservation: PodReservation, known: Known) -> Entry:
     """The entry with its new owner. If the pod's annotation names the partition, it was handed out before."""
-    own = replace(entry.to(Event.ADOPT, now=known.now), owner=reservation.owner)
-    return own.to(Event.HAND_OUT, now=known.now) if reservation.wanted.uuid else own
+    own = replace(entry.to(PartitionEvent.ADOPT, now=known.now), owner=reservation.owner)
+    return own.to(PartitionEvent.HAND_OUT, now=known.now) if reservation.wanted.uuid else own
 
 
 def _matching(partition: Partition, reservations: Sequence[PodReservation]) -> Iterator[PodReservation]:

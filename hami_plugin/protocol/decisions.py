@@ -128,7 +128,7 @@ class Question:
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, as above
-class Claim:
+class DecidedShare:
     """One container's share of a decision. ``piece`` is its position in the to-allocate annotation, if still there."""
 
     pod: PodView
@@ -153,7 +153,7 @@ def asking(pod: PodView, *resources: str) -> tuple[ContainerView, ...]:
     return tuple(container for container in pod.containers if any(container.amount(name) > 0 for name in resources))
 
 
-def claims(pod: PodView, question: Question) -> tuple[Claim, ...]:
+def claims(pod: PodView, question: Question) -> tuple[DecidedShare, ...]:
     """All shares of the pod's decision, in order. WireError when the decision does not fit the pod's containers."""
     pending = _pieces(pod, question.decision)
     positions = [position for position, piece in enumerate(pending) if piece]
@@ -172,7 +172,7 @@ def claims(pod: PodView, question: Question) -> tuple[Claim, ...]:
     _in_place(pod, question, containers)
     consumed = len(whole) - len(left)
     return tuple(
-        Claim(
+        DecidedShare(
             pod=pod,
             container=container,
             grants=tuple(piece),

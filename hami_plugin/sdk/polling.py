@@ -16,7 +16,7 @@ Look = Callable[[Callable[[str | None], None]], Discovery]
 """Discovers all devices. It passes the UUID of the device that it is about to query to its argument, then None."""
 
 
-class Busy:
+class QueriedDevice:
     """The device that is being queried. Written by the driver's thread, read by others."""
 
     def __init__(self) -> None:

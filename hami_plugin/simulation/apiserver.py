@@ -28,7 +28,7 @@ from aiohttp import web
 from hami_plugin.aio import Watched
 
 
-class Fault(Enum):
+class InjectedFault(Enum):
     """What a fault does to a matching request."""
 
     ERROR = "error"
@@ -42,7 +42,7 @@ class Fault(Enum):
 class Order:
     """Do ``fault`` to the next ``left`` requests (None: all) whose ``VERB /path`` matches ``match``."""
 
-    fault: Fault
+    fault: InjectedFault
     match: re.Pattern[str]
     left: int | None
     status: int = 0
@@ -51,7 +51,7 @@ class Order:
     edit: Callable[[bytes], bytes] = bytes
 
 
-class Faults:
+class InjectedFaults:
     """Injected faults, in order. ``latency`` in seconds delays every request first."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Faults:
     def add(self, order: Order) -> None:
         self._orders.append(order)
 
-    def take(self, fault: Fault, request: str) -> Order | None:
+    def take(self, fault: InjectedFault, request: str) -> Order | None:
         """The next fault that matches this request, counted once."""
         for order in self._orders:
             if order.fault is fault and order.match.search(request):
@@ -156,7 +156,7 @@ RESOURCES: Mapping[str, Resource] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ObjectChange:
     """One write: the object before and after; None if it did not exist."""
 
     version: int
@@ -188,7 +188,7 @@ class Filter:
             return False
         return all((_field(item, path) == value) is equal for path, value, equal in self.wanted)
 
-    def event(self, change: Change) -> Object | None:
+    def event(self, change: ObjectChange) -> Object | None:
         """The change as a watcher sees it: an object that no longer matches counts as deleted."""
         if change.resource != self.resource.plural:
             return None
@@ -268,7 +268,7 @@ class ObjectStore:
         self.version = Watched(1)
         self.shares = True
         self._objects: dict[str, dict[Key, Object]] = {plural: {} for plural in RESOURCES}
-        self._history: list[Change] = []
+        self._history: list[ObjectChange] = []
         self._compacted = 0
 
     def get(self, resource: str, namespace: str, name: str) -> Object:
@@ -361,7 +361,7 @@ class ObjectStore:
         self._record(resource, before, None)
         return before
 
-    def changes(self, since: int) -> Sequence[Change]:
+    def changes(self, since: int) -> Sequence[ObjectChange]:
         """The changes after version ``since``; 410 if they are no longer known."""
         if since < self._compacted:
             raise StatusError(410, "Expired", f"too old resource version: {since} ({self._compacted})")
@@ -386,7 +386,7 @@ class ObjectStore:
 
     def _record(self, resource: str, before: Object | None, after: Object | None) -> None:
         version = self.version.value + 1
-        self._history.append(Change(version=version, resource=resource, before=before, after=after))
+        self._history.append(ObjectChange(version=version, resource=resource, before=before, after=after))
         if len(self._history) > HISTORY:
             self._compacted = self._history[HISTORY // 2].version
             del self._history[: HISTORY // 2 + 1]
@@ -481,7 +481,7 @@ class Request:
 class ApiHttp:
     """Serves a store over HTTP, without sockets."""
 
-    def __init__(self, store: ObjectStore, faults: Faults, bookmark_seconds: float) -> None:
+    def __init__(self, store: ObjectStore, faults: InjectedFaults, bookmark_seconds: float) -> None:
         self.requests: deque[Request] = deque(maxlen=100_000)
         self.tokens: frozenset[str] | None = None
         self.gone_as_http = False
@@ -549,9 +549,9 @@ class ApiHttp:
         line, retry_after = f"{request.method} {request.path}", None
         try:
             await asyncio.sleep(self._faults.latency)
-            if self._faults.take(Fault.HANG, line):
+            if self._faults.take(InjectedFault.HANG, line):
                 await self._faults.hang()
-            if order := self._faults.take(Fault.ERROR, line):
+            if order := self._faults.take(InjectedFault.ERROR, line):
                 retry_after = order.retry_after
                 raise StatusError(order.status, REASONS.get(order.status, "InternalError"), order.message)  # noqa: TRY301  # one place makes the Status
             self._authenticate(request)
@@ -568,9 +568,9 @@ class ApiHttp:
         except web.HTTPRequestEntityTooLarge:
             code, answer = 413, StatusError(413, "RequestEntityTooLarge", "limit is 3145728 bytes").status
         body = json.dumps(answer).encode()
-        if self._faults.take(Fault.TRUNCATE, line):
+        if self._faults.take(InjectedFault.TRUNCATE, line):
             body = body[: len(body) // 2]
-        if order := self._faults.take(Fault.EDIT, line):
+        if order := self._faults.take(InjectedFault.EDIT, line):
             body = order.edit(body)
         headers = {} if retry_after is None else {"Retry-After": f"{retry_after:g}"}
         return web.Response(status=code, body=body, content_type="application/json", headers=headers)
@@ -620,7 +620,7 @@ class ApiHttp:
                         415, "UnsupportedMediaType", f"the body of the request was {request.content_type}"
                     )
                 patch = await _body(request)
-                lost = self._faults.take(Fault.LOSE, f"{request.method} {request.path}")
+                lost = self._faults.take(InjectedFault.LOSE, f"{request.method} {request.path}")
                 keep = lost is None and request.query.get("dryRun") != "All"
                 return 200, self._store.patch(key, patch, part=part, keep=keep)
             case "DELETE" if name and not part:
@@ -703,22 +703,22 @@ class ApiHttp:
 class _Stream:
     """The stream of one watch, including the fault that truncates a line."""
 
-    def __init__(self, request: web.Request, response: web.StreamResponse, faults: Faults) -> None:
+    def __init__(self, request: web.Request, response: web.StreamResponse, faults: InjectedFaults) -> None:
         self.request = request
         self.broken = False
         self.stalled = False
         self._response = response
         self._faults = faults
 
-    async def deliver(self, wanted: Filter, change: Change) -> None:
+    async def deliver(self, wanted: Filter, change: ObjectChange) -> None:
         if not self.broken and (event := wanted.event(change)):
             await self.send(event)
 
     async def send(self, event: Object) -> None:
         line = json.dumps(event).encode() + b"\n"
-        if self._faults.take(Fault.TRUNCATE, f"{self.request.method} {self.request.path}"):
+        if self._faults.take(InjectedFault.TRUNCATE, f"{self.request.method} {self.request.path}"):
             self.broken, line = True, line[: len(line) // 2]
-        if order := self._faults.take(Fault.EDIT, f"WATCH {self.request.path}"):
+        if order := self._faults.take(InjectedFault.EDIT, f"WATCH {self.request.path}"):
             line = order.edit(line)
         if not self.stalled:
             await self._response.write(line)
@@ -754,7 +754,7 @@ class SimulatedApiServer:
 
     def __init__(self, *, port: int = 0, bookmark_seconds: float = 60.0, ssl: SSLContext | None = None) -> None:
         self.store = ObjectStore()
-        self.faults = Faults()
+        self.faults = InjectedFaults()
         self._http = ApiHttp(self.store, self.faults, bookmark_seconds)
         self._port = port
         self._ssl = ssl
@@ -904,23 +904,23 @@ class SimulatedApiServer:
         message: str = "simulated",
     ) -> None:
         """Answer ``status`` to the next ``count`` requests (None: until ``heal``) whose ``VERB /path`` matches."""
-        self._order(Fault.ERROR, match, count, status=status, retry_after=retry_after, message=message)
+        self._order(InjectedFault.ERROR, match, count, status=status, retry_after=retry_after, message=message)
 
     def hang(self, match: str = "", *, count: int | None = None) -> None:
         """Read requests and never answer, until ``heal``."""
-        self._order(Fault.HANG, match, count)
+        self._order(InjectedFault.HANG, match, count)
 
     def truncate_next(self, match: str = "") -> None:
         """Truncate the next answer; of a watch, truncate the next line and end the stream."""
-        self._order(Fault.TRUNCATE, match, 1)
+        self._order(InjectedFault.TRUNCATE, match, 1)
 
     def lose_next_patch(self, match: str = "") -> None:
         """Answer the next PATCH with 200 and the patched object, but store nothing."""
-        self._order(Fault.LOSE, match, 1)
+        self._order(InjectedFault.LOSE, match, 1)
 
     def edit(self, edit: Callable[[bytes], bytes], match: str = "", *, count: int | None = None) -> None:
         """Let ``edit`` change the bytes of answers to ``VERB /path``, and of each line of a watch, ``WATCH /path``."""
-        self._order(Fault.EDIT, match, count, edit=edit)
+        self._order(InjectedFault.EDIT, match, count, edit=edit)
 
     def stall_watches(self) -> None:
         """Stall all open watches without closing their connections. Later watches work."""
@@ -951,7 +951,7 @@ class SimulatedApiServer:
         pattern = re.compile(match)
         return sum(1 for request in self.requests if request.at >= since and pattern.search(str(request)))
 
-    def _order(self, fault: Fault, match: str, count: int | None, **more: Any) -> None:
+    def _order(self, fault: InjectedFault, match: str, count: int | None, **more: Any) -> None:
         self.faults.add(Order(fault=fault, match=re.compile(match), left=count, **more))
 
 

@@ -70,7 +70,7 @@ def _no_paths(_one: MachineDevice) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Board:
+class SimulatedBoard:
     """How a vendor's machines are built. ``device`` is the PCI device id, four hex digits.
 
     ``driver`` is the driver's name on the bus, if it is not the module's. ``own`` are the files of one device, and
@@ -118,7 +118,7 @@ class Board:
 
 def listed(
     hardware: Hardware, device: str, tool: Tool, *, control: tuple[str, ...] = (), more: OwnFiles = _no_files
-) -> Board:
+) -> SimulatedBoard:
     """A machine whose cards a tool lists, each with a numbered device node. A silent card reports no numbers."""
 
     def own(machine: Machine, one: MachineDevice) -> Files:
@@ -129,7 +129,7 @@ def listed(
         UNLISTED: noted(UNLISTED),
         "no-node": without(lambda one: f"dev/{hardware.node}{one.index}"),
     }
-    return Board(
+    return SimulatedBoard(
         hardware=hardware,
         device=lambda _one: device,
         version="1.0.0",
@@ -143,7 +143,7 @@ def listed(
 class MachineFiles:
     """The changing files of one machine."""
 
-    def __init__(self, tree: Tree, machine: Machine, board: Board) -> None:
+    def __init__(self, tree: Tree, machine: Machine, board: SimulatedBoard) -> None:
         self.tree = tree
         self.machine = machine
         self._board = board

@@ -25,7 +25,7 @@ class BuildError(HamiError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class CSources:
     """The C files of ``folder``, compiled to the shared library ``library``."""
 
     library: str
@@ -47,7 +47,7 @@ class Source:
         return digest.hexdigest()
 
 
-def build(source: Source, target: Path) -> Path:
+def build(source: CSources, target: Path) -> Path:
     """Put the library at ``target`` (or into the directory ``target``, by its standard name) and return its path.
 
     It is compiled once, into the user's cache. Several processes may build at once; the last one wins.
@@ -99,7 +99,7 @@ def _trusted(folder: Path) -> bool:
     return status.st_uid in (0, os.getuid()) and not status.st_mode & 0o002
 
 
-def _compile(source: Source, target: Path) -> None:
+def _compile(source: CSources, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         made = Path(scratch) / target.name

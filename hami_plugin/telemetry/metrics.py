@@ -16,14 +16,14 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from hami_plugin.allocation.identity import Held
+from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.ports import EndpointState, NullObserver
 from hami_plugin.model.usage import ContainerUsage, DeviceUsage
 from hami_plugin.node_status.cost import Amount, CostAccount
 from hami_plugin.node_status.faults import FaultLog
-from hami_plugin.node_status.occupancy import Occupied, Portion
-from hami_plugin.node_status.usage import Reading, UsageReader
+from hami_plugin.node_status.occupancy import DeviceOccupancy, Portion
+from hami_plugin.node_status.usage import UsageReader, UsageReading
 from hami_plugin.partitions.life import ABSENT, State
 from hami_plugin.partitions.manager import Partitions
 from hami_plugin.telemetry.connections import WHYS
@@ -43,7 +43,7 @@ BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 """Seconds."""
 
 
-class ApiCalls(NullObserver):
+class ApiCallMetrics(NullObserver):
     """Calls to the API server and dropped connections, counted in the daemon and in the scheduler."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -88,7 +88,7 @@ class ApiCalls(NullObserver):
         self._unreadable.labels(kind).inc()
 
 
-class Metrics(ApiCalls):
+class Metrics(ApiCallMetrics):
     """The daemon's ``Observer``. ``clock`` gives monotonic seconds."""
 
     def __init__(
@@ -277,7 +277,7 @@ class _State(Collector):
         yield registrations
 
 
-class Shown(Collector):
+class ScrapedMetrics(Collector):
     """What another object shows at the moment of a scrape."""
 
     def __init__(self, shown: Callable[[], Iterable[Metric]]) -> None:
@@ -298,7 +298,7 @@ class Reloaded(Protocol):
     def refusals(self) -> Mapping[str, int]: ...
 
 
-class Changes(Collector):
+class ConfigurationMetrics(Collector):
     """Which configuration is in force, and what was refused."""
 
     def __init__(self, reloads: Callable[[], Reloaded]) -> None:
@@ -326,7 +326,7 @@ class Changes(Collector):
         yield refusals
 
 
-class Condition(Collector):
+class ReadinessMetrics(Collector):
     """``problems`` are those of the readiness probe, by component; ``locked`` is the node lock's age in seconds."""
 
     def __init__(self, problems: Callable[[], Mapping[str, str]], locked: Callable[[], float]) -> None:
@@ -361,8 +361,8 @@ class Devices(Collector):
 
     def __init__(
         self,
-        occupied: Callable[[], Iterable[Occupied]],
-        confirmed: Callable[[Held], bool | None],
+        occupied: Callable[[], Iterable[DeviceOccupancy]],
+        confirmed: Callable[[HeldShare], bool | None],
         readable: Callable[[], bool],
     ) -> None:
         self._occupied = occupied
@@ -376,7 +376,7 @@ class Devices(Collector):
         yield from _portions([(one, portion) for one in devices for portion in one.portions])
         yield from self._account(portion.held for one in devices for portion in one.portions)
 
-    def _account(self, handed: Iterable[Held]) -> Iterator[Metric]:
+    def _account(self, handed: Iterable[HeldShare]) -> Iterator[Metric]:
         confirmations = {held.key: (held, self._confirmed(held)) for held in handed}.values()
         yield gauge(
             "container_confirmed",
@@ -392,10 +392,10 @@ class Devices(Collector):
         )
 
 
-class Faults(Collector):
+class FaultMetrics(Collector):
     """How often each device failed, and who has had those that are not well since they failed."""
 
-    def __init__(self, faults: FaultLog, occupied: Callable[[], Iterable[Occupied]]) -> None:
+    def __init__(self, faults: FaultLog, occupied: Callable[[], Iterable[DeviceOccupancy]]) -> None:
         self._faults = faults
         self._occupied = occupied
 
@@ -424,7 +424,7 @@ class Faults(Collector):
         )
 
 
-def _descriptions(devices: Iterable[Occupied]) -> Iterator[Metric]:
+def _descriptions(devices: Iterable[DeviceOccupancy]) -> Iterator[Metric]:
     yield gauge(
         "device_info",
         "Always 1. The labels describe the device.",
@@ -445,8 +445,8 @@ def _descriptions(devices: Iterable[Occupied]) -> Iterator[Metric]:
     )
 
 
-def _amounts(devices: Iterable[Occupied]) -> Iterator[Metric]:
-    amounts: Sequence[tuple[str, str, Callable[[Occupied], float]]] = (
+def _amounts(devices: Iterable[DeviceOccupancy]) -> Iterator[Metric]:
+    amounts: Sequence[tuple[str, str, Callable[[DeviceOccupancy], float]]] = (
         (
             "memory_bytes",
             "Total memory of the device; 0 if the driver does not report it.",
@@ -467,7 +467,7 @@ def _amounts(devices: Iterable[Occupied]) -> Iterator[Metric]:
         yield gauge(f"device_{name}", text, NAMES, [(_names(one), amount(one)) for one in devices])
 
 
-def _portions(given: Sequence[tuple[Occupied, Portion]]) -> Iterator[Metric]:
+def _portions(given: Sequence[tuple[DeviceOccupancy, Portion]]) -> Iterator[Metric]:
     labels = (*NAMES, *HOLDER)
     yield gauge(
         "container_memory_bytes",
@@ -483,7 +483,7 @@ def _portions(given: Sequence[tuple[Occupied, Portion]]) -> Iterator[Metric]:
     )
 
 
-class Cut(Collector):
+class PartitionMetrics(Collector):
     """What cards are cut into, and what can still be cut out of them."""
 
     def __init__(self, partitions: Sequence[Partitions]) -> None:
@@ -602,7 +602,7 @@ class Usage(Collector):
             ],
         )
 
-    def _devices(self, readings: Sequence[Reading]) -> Iterator[Metric]:
+    def _devices(self, readings: Sequence[UsageReading]) -> Iterator[Metric]:
         amounts: Sequence[tuple[str, str, Callable[[ContainerUsage, DeviceUsage], float]]] = (
             ("memory_used_bytes", "Device memory that the container uses.", lambda _all, one: one.memory_used),
             (
@@ -626,7 +626,7 @@ class Usage(Collector):
             )
 
 
-def _used(readings: Sequence[Reading]) -> Iterator[tuple[tuple[str, ...], ContainerUsage, DeviceUsage]]:
+def _used(readings: Sequence[UsageReading]) -> Iterator[tuple[tuple[str, ...], ContainerUsage, DeviceUsage]]:
     """Each container's devices, with the labels of a device series and of the container."""
     for reading in readings:
         source = reading.source
@@ -733,15 +733,15 @@ def _of_hami(name: str, text: str, samples: Iterable[tuple[tuple[str, ...], floa
     return family
 
 
-def _names(one: Occupied) -> tuple[str, ...]:
+def _names(one: DeviceOccupancy) -> tuple[str, ...]:
     return (one.source.vendor, one.source.family.device_type, one.device.uuid, one.device.number)
 
 
-def _description(one: Occupied) -> tuple[str, ...]:
+def _description(one: DeviceOccupancy) -> tuple[str, ...]:
     device = one.device
     numa = "" if device.numa is None else str(device.numa)
     return (one.source.family.resources.count, device.model, device.mode, device.pci, numa)
 
 
-def _holder(held: Held) -> tuple[str, ...]:
+def _holder(held: HeldShare) -> tuple[str, ...]:
     return (held.namespace, held.pod, held.container)

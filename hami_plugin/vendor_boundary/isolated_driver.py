@@ -56,7 +56,7 @@ MAX_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class DriverCall:
     """One method of the driver, with its arguments."""
 
     method: str
@@ -199,7 +199,7 @@ class IsolatedDriver:
         if self._child is None:
             raise DriverUnavailableError(DriverReason.FAILED, "the driver has no process", hint="discover starts one")
         until = time.monotonic() + (deadline or self._deadline) + waits
-        call = Call(method=method, arguments=arguments, named=named)
+        call = DriverCall(method=method, arguments=arguments, named=named)
         try:
             match self._exchange(self._child.pipe, call, until):
                 case Done(value=value):
@@ -219,7 +219,7 @@ class IsolatedDriver:
         finally:
             self._busy = None
 
-    def _exchange(self, pipe: Connection, call: Call, until: float) -> Any:
+    def _exchange(self, pipe: Connection, call: DriverCall, until: float) -> Any:
         """The answer to a call; None when there is none in time."""
         send(pipe, call)
         while pipe.poll(max(0.0, until - time.monotonic())):

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.vendor_boundary.isolated_driver import Away, Busy, Call, Done, receive, send
+from hami_plugin.vendor_boundary.isolated_driver import Away, Busy, Done, DriverCall, receive, send
 
 REPORT_S = 0.5
 """How often a call in progress reports which device it is about."""
@@ -44,7 +44,7 @@ def _serve(pipe: Connection, thread: ThreadPoolExecutor) -> None:
     opening = receive(pipe)
     driver: Any = None
     while True:
-        call: Call = receive(pipe)
+        call: DriverCall = receive(pipe)
         if driver is None:
             opened = _answer(pipe, thread.submit(opening), driver)
             if not isinstance(opened, Done):

@@ -12,7 +12,7 @@ import hami_plugin
 import hami_plugin.node_status.registration
 from hami_plugin.aio import Backoff, Watched, cancelled
 from hami_plugin.allocation.settlement import lock_age
-from hami_plugin.node_status.annotations import Source, Style
+from hami_plugin.node_status.annotations import FamilySource, Style
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode, Registration
 from hami_plugin.protocol.keys import NODE_LOCK
@@ -82,7 +82,7 @@ async def test_a_heartbeat_comes_when_it_is_due_whatever_the_clock_does(monkeypa
     cluster, live = FakeCluster(), LiveNode()
     registration = Registration(
         cluster,
-        [Source(family=FAMILY, snapshot=Watched(snapshot(1)))],
+        [FamilySource(family=FAMILY, snapshot=Watched(snapshot(1)))],
         node=live,
         events=EventRecorder(cluster, NODE),
         style=Style(legacy=True, heartbeat=3600.0),

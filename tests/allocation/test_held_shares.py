@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami_plugin.allocation.identity import Held, HeldShares
+from hami_plugin.allocation.identity import HeldShare, HeldShares
 from hami_plugin.model.device import physical_id
 from tests.support.builders import grant, ids, uuid
 from tests.support.scale import examples
@@ -16,7 +16,7 @@ CARDS = range(3)
 IDS = [replica for card in CARDS for replica in ids((card, 0), (card, 1), (card, 2))]
 
 shares = st.builds(
-    Held,
+    HeldShare,
     uid=st.sampled_from("ab"),
     namespace=st.just("team"),
     pod=st.just("pod"),
@@ -56,7 +56,7 @@ def test_every_way_finds_what_a_search_through_all_shares_finds(done, asked):
 
 
 def test_what_a_pod_holds_is_the_same_object_until_it_changes():
-    a = Held(uid="a", namespace="n", pod="a", container="c", resource="r", ids=frozenset(), grants=())
+    a = HeldShare(uid="a", namespace="n", pod="a", container="c", resource="r", ids=frozenset(), grants=())
     held = HeldShares([a])
     before = held.of_pod("a")
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami_plugin.allocation.capacity import Tenant, Total, exact, least, overcommitted, wants_none
+from hami_plugin.allocation.capacity import PodGrants, Total, exact, least, overcommitted, wants_none
 from hami_plugin.scheduler.engine.devices import added, collapsed
 from tests.support.builders import PERCENT, QUESTION, container, grant, pod
 from tests.support.scale import examples
@@ -20,13 +20,13 @@ CARD = Total(memory=8000, cores=100)
 
 amounts = st.builds(grant, st.just(0), st.integers(0, 9000), st.integers(0, 120))
 tenants = st.builds(
-    Tenant,
+    PodGrants,
     name=st.sampled_from("abcdef"),
     early=st.lists(amounts, max_size=3).map(tuple),
     late=st.lists(amounts, max_size=3).map(tuple),
     starting=st.booleans(),
 )
-plain = st.builds(Tenant, name=st.sampled_from("abcdef"), late=st.lists(amounts, max_size=3).map(tuple))
+plain = st.builds(PodGrants, name=st.sampled_from("abcdef"), late=st.lists(amounts, max_size=3).map(tuple))
 
 
 def total_of(*some):
@@ -35,7 +35,7 @@ def total_of(*some):
 
 
 def alone(memory, cores=0, name="a"):
-    return Tenant(name=name, late=(grant(0, memory, cores),), starting=True)
+    return PodGrants(name=name, late=(grant(0, memory, cores),), starting=True)
 
 
 def test_what_fits_exactly_is_not_too_much():
@@ -92,14 +92,14 @@ def test_the_order_of_the_others_does_not_matter(own, others, chance):
 
 @given(st.lists(amounts, min_size=1, max_size=5))
 def test_a_pod_that_has_more_than_the_whole_device_is_refused_on_an_empty_one(grants):
-    own = Tenant(name="a", late=tuple(grants), starting=True)
+    own = PodGrants(name="a", late=tuple(grants), starting=True)
     memory, cores = total_of(own)
 
     assert bool(overcommitted(CARD, own, [])) == (memory > CARD.memory or cores > CARD.cores)
 
 
 def test_init_containers_of_a_starting_pod_count_as_much_as_the_largest_of_them():
-    own = Tenant(name="a", early=(grant(0, 6000), grant(0, 5000)), late=(grant(0, 3000),), starting=True)
+    own = PodGrants(name="a", early=(grant(0, 6000), grant(0, 5000)), late=(grant(0, 3000),), starting=True)
 
     assert overcommitted(CARD, own, [alone(2000, name="b")]) is None
     assert overcommitted(CARD, own, [alone(2001, name="b")]).asked == 6000
@@ -202,7 +202,7 @@ def test_a_pod_counts_for_no_more_than_in_hamis_recorded_accounts():
             early = tuple(one for place, one in has.items() if place < inits)
             late = tuple(one for place, one in has.items() if place >= inits)
             for starting, account in ((True, "collapsed"), (False, "app_only")):
-                ours = Tenant(name="a", early=early, late=late, starting=starting).taken or grant(0, 0, 0)
+                ours = PodGrants(name="a", early=early, late=late, starting=starting).taken or grant(0, 0, 0)
                 theirs = named((case["out"][account][device_type] or [[]])[0], card)
                 most = recorded_grant(theirs, card) if theirs else grant(0, 0, 0)
                 assert (ours.memory <= most.memory, ours.cores <= most.cores) == (True, True), case["id"]

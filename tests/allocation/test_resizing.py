@@ -8,7 +8,7 @@ import pytest
 from hami_plugin.allocation.resizing import Resizer, Wish, wish_of
 from hami_plugin.errors import ClusterError, HamiError
 from hami_plugin.model.device import Health
-from hami_plugin.node_status.annotations import Source
+from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.protocol.decisions import decode_devices
 from tests.support.builders import ALLOCATED, CARD_MIB, FAMILY, QUESTION, container, grant, ids, pod, snapshot, uuid
 
@@ -27,7 +27,7 @@ class Running:
         self.node = node
         self.limits = {"main": (OLD, 10)} if limits is None else limits
         self.fails = []
-        source = Source(family=LIMITED, snapshot=node.snapshot)
+        source = FamilySource(family=LIMITED, snapshot=node.snapshot)
         self.resizer = Resizer(node._state(), [source], node.cluster, self.write)
         self.resizer.questions = [QUESTION]
         node.settlement.recorders = [self.resizer.said]
@@ -274,7 +274,7 @@ async def test_a_device_that_failed_gives_no_more_and_takes_back(node, running):
 
 async def test_a_family_whose_limits_are_fixed_says_so(node):
     running = Running(node)
-    running.resizer._sources = {QUESTION.resource: Source(family=FAMILY, snapshot=node.snapshot)}
+    running.resizer._sources = {QUESTION.resource: FamilySource(family=FAMILY, snapshot=node.snapshot)}
     await running.starts()
 
     await running.refused("are fixed when a container starts", "make a new pod")

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 from hami_plugin.cli import main
 from hami_plugin.cli.snapshot import discovered
 from hami_plugin.config.vendors import VendorSettings
-from hami_plugin.daemon.startup import Served
+from hami_plugin.daemon.startup import ServedVendor
 from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError
 from hami_plugin.sdk import Vendor
 from hami_plugin.vendor_boundary.guard import CheckedDriver
@@ -15,7 +15,7 @@ from tests.support.beside import OddDriver
 
 def served(driver):
     vendor = Vendor(name="odd", title="Odd cards", settings=VendorSettings, families=lambda _: ())
-    return Served(vendor=vendor, settings=VendorSettings(), driver=driver)
+    return ServedVendor(vendor=vendor, settings=VendorSettings(), driver=driver)
 
 
 class Raising(OddDriver):

@@ -9,7 +9,7 @@ import pytest
 from hami_plugin.aio import Backoff, Watched
 from hami_plugin.cluster.client import connect
 from hami_plugin.cluster.informer import WatchTiming
-from hami_plugin.node_status.annotations import Source, Style
+from hami_plugin.node_status.annotations import FamilySource, Style
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode, Registration
 from hami_plugin.scheduler.extender.extender import local_time
@@ -31,7 +31,7 @@ class One:
         self._cluster = cluster
         self.registration = Registration(
             cluster,
-            [Source(family=FAMILY, snapshot=Watched(snapshot(2)))],
+            [FamilySource(family=FAMILY, snapshot=Watched(snapshot(2)))],
             node=self.node,
             events=EventRecorder(cluster, name),
             style=Style(),

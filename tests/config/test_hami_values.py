@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from hami_plugin.cli.values import vendors
-from hami_plugin.config.hami_values import MAKERS, Outcome, convert, own_values, rules
+from hami_plugin.config.hami_values import MAKERS, ValueOutcome, convert, own_values, rules
 from tests.support.pages import generated
 from tests.support.scale import spread
 
@@ -42,7 +42,7 @@ def file_of(rule: Any) -> dict[str, Any]:
 
 def only(document: dict[str, Any]):
     found = convert(document, VENDORS)
-    (finding,) = (one for one in found.findings if one.outcome is not Outcome.DEFAULT or len(found.findings) == 1)
+    (finding,) = (one for one in found.findings if one.outcome is not ValueOutcome.DEFAULT or len(found.findings) == 1)
     return found, finding
 
 
@@ -55,10 +55,10 @@ def test_the_example_of_each_row_becomes_values_of_ours_that_the_daemon_accepts(
     found, finding = only(file_of(rule))
 
     assert found.complete, finding.text
-    if finding.outcome is Outcome.DROPPED:
+    if finding.outcome is ValueOutcome.DROPPED:
         assert rule.by in ("our_image", "daemon_arguments", "scheduler_arguments"), finding.text
         return
-    assert finding.outcome in (Outcome.BECOMES, Outcome.SAME)
+    assert finding.outcome in (ValueOutcome.BECOMES, ValueOutcome.SAME)
     assert [path for path in finding.to if not own_values().has(path)] == []
     targets = tuple(to.replace("*", finding.key.split(".")[1] if "*" in rule.key else "*") for to in rule.to)
     others = (
@@ -73,7 +73,7 @@ def test_a_row_without_a_key_of_ours_says_why(rule):
     found, finding = only(nested(rule.key, value))
 
     assert bool(rule.drop) != bool(rule.refuse)
-    assert finding.outcome is (Outcome.DROPPED if rule.drop else Outcome.REFUSED)
+    assert finding.outcome is (ValueOutcome.DROPPED if rule.drop else ValueOutcome.REFUSED)
     assert finding.text == (rule.drop or rule.refuse)
     assert found.values == {}
 
@@ -84,7 +84,7 @@ def test_a_row_without_a_key_of_ours_says_why(rule):
 def test_what_changes_nothing_is_not_written(rule, fine):
     found, finding = only(nested(rule.key, fine))
 
-    assert finding.outcome is Outcome.DEFAULT
+    assert finding.outcome is ValueOutcome.DEFAULT
     assert found.values == {}
 
 
@@ -111,7 +111,7 @@ def test_a_value_of_ours_passes_unchanged_and_so_does_a_result():
     hamis = convert({"devicePlugin": {"deviceSplitCount": 3, "runtimeClassName": "nvidia"}}, VENDORS)
 
     assert (found.values, found.complete) == (ours, True)
-    assert {one.outcome for one in found.findings} == {Outcome.SAME}
+    assert {one.outcome for one in found.findings} == {ValueOutcome.SAME}
     assert convert(hamis.values, VENDORS).values == hamis.values
 
 
@@ -130,7 +130,7 @@ def test_a_value_of_ours_passes_unchanged_and_so_does_a_result():
 def test_a_key_that_nobody_knows_is_left_out_with_the_one_that_may_be_meant(document, key, hint):
     found, finding = only(document)
 
-    assert (finding.key, finding.outcome, found.values) == (key, Outcome.UNKNOWN, {})
+    assert (finding.key, finding.outcome, found.values) == (key, ValueOutcome.UNKNOWN, {})
     assert hint in finding.text
 
 
@@ -177,7 +177,7 @@ def test_a_key_that_nobody_knows_is_left_out_with_the_one_that_may_be_meant(docu
 def test_a_value_that_nothing_could_live_with_is_refused_and_left_out(document, why):
     found, finding = only(document)
 
-    assert (finding.outcome, found.values) == (Outcome.REFUSED, {})
+    assert (finding.outcome, found.values) == (ValueOutcome.REFUSED, {})
     assert why in finding.text
 
 
@@ -185,7 +185,7 @@ def test_two_keys_that_set_one_value_otherwise_are_told_apart():
     found = convert({"version": "v2.5.0", "global": {"imageTag": "v2.8.0", "gpuHookPath": "/opt"}}, VENDORS)
     same = convert({"devicePlugin": {"libPath": "/opt/vgpu"}, "global": {"gpuHookPath": "/opt"}}, VENDORS)
 
-    assert [one.outcome for one in found.findings] == [Outcome.BECOMES, Outcome.REFUSED, Outcome.BECOMES]
+    assert [one.outcome for one in found.findings] == [ValueOutcome.BECOMES, ValueOutcome.REFUSED, ValueOutcome.BECOMES]
     assert 'version sets devicePlugin.core.image.tag to "v2.5.0" already' in found.findings[1].text
     assert found.values["devicePlugin"]["core"]["image"]["tag"] == "v2.5.0"
     assert same.complete
@@ -215,7 +215,7 @@ def test_a_device_config_of_ones_own_replaces_what_else_says_the_same():
         },
         VENDORS,
     )
-    texts = {one.key: one.text for one in found.findings if one.outcome is Outcome.DROPPED}
+    texts = {one.key: one.text for one in found.findings if one.outcome is ValueOutcome.DROPPED}
 
     assert found.values == {
         "deviceConfig": {"nvidia": {"deviceSplitCount": 7, "resourceCountName": "a.b/c"}, "iluvatars": []},
@@ -247,7 +247,7 @@ def test_what_is_right_stays_where_something_else_is_refused():
     found = convert({"resourceName": "a.b/c", "resourceMem": "a.b/c"}, VENDORS)
 
     assert not found.complete
-    assert [one.outcome for one in found.findings].count(Outcome.REFUSED) > 0
+    assert [one.outcome for one in found.findings].count(ValueOutcome.REFUSED) > 0
     assert convert(found.values, VENDORS).complete
 
 

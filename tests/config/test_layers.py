@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_plugin.config.layers import Layer, Layers, Place, dotted, nested, without_none
+from hami_plugin.config.layers import Layer, Layers, ValueLocation, dotted, nested, without_none
 
 scalars = st.none() | st.booleans() | st.integers(0, 9) | st.lists(st.integers(0, 9), max_size=2)
 trees = st.recursive(scalars, lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3), max_leaves=8)
@@ -21,14 +21,14 @@ def test_mappings_merge_and_everything_else_is_replaced() -> None:
 
 def test_a_value_is_traced_to_the_layer_that_had_the_last_word() -> None:
     low = Layer(name="low", values={"a": {"x": 1, "y": [1, 2]}})
-    high = Layer(name="high", values={"a": {"y": [3]}}, places={("a", "y"): Place(where="high:7", path="A.y")})
+    high = Layer(name="high", values={"a": {"y": [3]}}, places={("a", "y"): ValueLocation(where="high:7", path="A.y")})
 
     layers = Layers([low, high])
 
-    assert layers.place(("a", "x")) == Place(where="low", path="a.x")
-    assert layers.place(("a", "y", 0)) == Place(where="high:7", path="A.y[0]")
-    assert layers.place(("a", "z")) == Place(where="high", path="a.z")
-    assert layers.place(("q",)) == Place(where="configuration", path="q")
+    assert layers.place(("a", "x")) == ValueLocation(where="low", path="a.x")
+    assert layers.place(("a", "y", 0)) == ValueLocation(where="high:7", path="A.y[0]")
+    assert layers.place(("a", "z")) == ValueLocation(where="high", path="a.z")
+    assert layers.place(("q",)) == ValueLocation(where="configuration", path="q")
 
 
 def test_dropping_a_key_leaves_the_source_alone() -> None:

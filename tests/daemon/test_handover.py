@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from hami_plugin.config.settings import Settings
 from hami_plugin.config.vendors import ServedSettings, VendorSettings
-from hami_plugin.daemon.startup import Handover, Served, report_handover, settled, tidy_specs
+from hami_plugin.daemon.startup import Handover, ServedVendor, report_handover, settled, tidy_specs
 from hami_plugin.model.delivery import Way
 from hami_plugin.sdk import load_vendor
 
@@ -135,9 +135,9 @@ def logged() -> Iterator[list[Any]]:
         yield lines
 
 
-def served(handover: Handover | None) -> Served:
+def served(handover: Handover | None) -> ServedVendor:
     vendor = load_vendor("nvidia")
-    return Served(vendor=vendor, settings=vendor.settings(), driver=None, handover=handover)  # type: ignore[arg-type]  # not asked
+    return ServedVendor(vendor=vendor, settings=vendor.settings(), driver=None, handover=handover)  # type: ignore[arg-type]  # not asked
 
 
 def test_the_start_says_by_which_way_and_why(logged: list[Any]) -> None:

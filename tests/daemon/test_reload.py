@@ -13,7 +13,7 @@ import pytest
 from hami_plugin.aio import cancelled, holds
 from hami_plugin.config.load import Configuration, load
 from hami_plugin.daemon import reload
-from hami_plugin.daemon.reload import Refused, Reloader, Reloads, Source, Succession, change
+from hami_plugin.daemon.reload import ConfigurationSource, Reloader, ReloadRefusal, Reloads, Succession, change
 from hami_plugin.sdk import load_vendor, vendor_names
 
 SOON_S = 30.0
@@ -115,7 +115,7 @@ class Process:
 @asynccontextmanager
 async def reloading(file: Path) -> AsyncIterator[tuple[Process, Reloads, Reloader]]:
     process, reloads = Process(read(file)), Reloads()
-    reloader = Reloader(Source(read=lambda: read(file), paths=(file,)), process, reloads)
+    reloader = Reloader(ConfigurationSource(read=lambda: read(file), paths=(file,)), process, reloads)
     task = asyncio.create_task(reloader.run())
     try:
         yield process, reloads, reloader
@@ -139,7 +139,7 @@ async def test_a_file_that_is_written_in_place_is_in_force(file: Path) -> None:
 async def test_a_change_before_the_watch_began_is_seen(file: Path) -> None:
     process, reloads = Process(read(file)), Reloads()
     write(file, "rescanSeconds: 7")
-    reloader = Reloader(Source(read=lambda: read(file), paths=(file,)), process, reloads)
+    reloader = Reloader(ConfigurationSource(read=lambda: read(file), paths=(file,)), process, reloads)
     reloader.again()
     task = asyncio.create_task(reloader.run())
     await until(lambda: reloads.generation == 2)
@@ -174,7 +174,7 @@ async def test_devices_that_cannot_be_served_keep_the_former_and_are_tried_again
         process.lacks = "nvidia: NoLibrary"
         write(file, "rescanSeconds: 7")
         await until(lambda: process.tried > 2)
-        assert (reloads.generation, reloads.reason) == (1, Refused.DEVICES)
+        assert (reloads.generation, reloads.reason) == (1, ReloadRefusal.DEVICES)
         assert [reason for reason, _message in process.told] == ["ConfigurationRefused"]
 
         process.lacks = ""
@@ -185,7 +185,7 @@ async def test_while_devices_are_offered_by_claims_a_change_needs_a_restart_and_
     async with reloading(file) as (process, reloads, _reloader):
         process.of_claims = ["nvidia"]
         write(file, "rescanSeconds: 7")
-        await until(lambda: reloads.reason == Refused.RESTART)
+        await until(lambda: reloads.reason == ReloadRefusal.RESTART)
         assert "ResourceClaims" in reloads.problem
         assert process.tried == 0
 
@@ -196,7 +196,7 @@ async def test_while_devices_are_offered_by_claims_a_change_needs_a_restart_and_
 async def test_a_file_that_goes_away_is_refused(file: Path) -> None:
     async with reloading(file) as (_process, reloads, _reloader):
         remove(file)
-        await until(lambda: reloads.reason == Refused.INVALID)
+        await until(lambda: reloads.reason == ReloadRefusal.INVALID)
 
         assert "does not exist" in reloads.problem
 

@@ -17,7 +17,7 @@ import pytest
 from hami_plugin.config.load import Configuration
 from hami_plugin.config.settings import Settings
 from hami_plugin.daemon import startup
-from hami_plugin.daemon.startup import Plan, opened
+from hami_plugin.daemon.startup import StartPlan, opened
 from hami_plugin.daemon.startup import plan as planned
 from hami_plugin.errors import DriverUnavailableError, HamiError
 from hami_plugin.host.paths import HostPaths
@@ -27,10 +27,10 @@ from hami_plugin.simulation.machines import load_machine
 from hami_plugin.vendor_boundary.isolated_driver import IsolatedDriver
 
 
-def plan(vendors: Mapping[str, Mapping[str, Any]]) -> Plan:
+def plan(vendors: Mapping[str, Mapping[str, Any]]) -> StartPlan:
     sections = {name: load_vendor(name).settings.model_validate(section) for name, section in vendors.items()}
     settings = Settings.model_validate({"nodeName": "n"})
-    return Plan(configuration=Configuration(settings=settings, sections=sections))
+    return StartPlan(configuration=Configuration(settings=settings, sections=sections))
 
 
 TOY = Path(__file__).parents[1] / "e2e" / "more"

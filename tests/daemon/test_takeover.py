@@ -13,7 +13,7 @@ import pytest
 
 from hami_plugin.aio import cancelled, holds
 from hami_plugin.daemon import takeover
-from hami_plugin.daemon.takeover import SOCKET, Answer, Ask, Claim, parsed_answer, parsed_ask, refusal
+from hami_plugin.daemon.takeover import SOCKET, Ask, NodeClaim, TakeoverAnswer, parsed_answer, parsed_ask, refusal
 
 SOON_S = 30.0
 FINE = {"nvidia": ""}
@@ -63,7 +63,7 @@ def test_what_is_said_is_bounded() -> None:
 
     assert (len(asked.name), len(asked.problems["nvidia"])) == (256, 500)
     assert len(parsed_answer(json.dumps({"name": "n", "refused": "x" * 9999}).encode()).refused) == 1000
-    assert parsed_answer(b'{"name": "n", "refused": ""}') == Answer(name="n")
+    assert parsed_answer(b'{"name": "n", "refused": ""}') == TakeoverAnswer(name="n")
 
 
 @pytest.fixture
@@ -73,16 +73,16 @@ def state() -> AsyncIterator[Path]:
 
 
 @asynccontextmanager
-async def incumbent(state: Path) -> AsyncIterator[Claim]:
+async def incumbent(state: Path) -> AsyncIterator[NodeClaim]:
     """A process that has the node, and may be asked for it."""
-    claim = Claim(state, name="old")
+    claim = NodeClaim(state, name="old")
     assert await claim.take(NEVER, lambda: None)
     async with claim.listening(lambda: FINE):
         yield claim
     claim.lock.release()
 
 
-async def hand_over(claim: Claim, stop: asyncio.Event, relieved: list[str]) -> bool:
+async def hand_over(claim: NodeClaim, stop: asyncio.Event, relieved: list[str]) -> bool:
     """What an incumbent does when it is asked, as far as the claim is concerned."""
 
     async def relieve() -> None:
@@ -95,7 +95,7 @@ async def test_the_lock_passes_to_the_successor_and_back_when_that_one_is_gone(s
     stop, relieved = asyncio.Event(), []
     async with incumbent(state) as old:
         standing = asyncio.create_task(hand_over(old, stop, relieved))
-        new = Claim(state, name="new")
+        new = NodeClaim(state, name="new")
         assert await new.take(stop, lambda: FINE)
         assert (old.lock.generation, new.lock.generation) == (1, 2)
         assert not standing.done()
@@ -114,7 +114,7 @@ async def test_a_successor_that_dies_before_it_serves_leaves_the_incumbent_strea
     stop, relieved = asyncio.Event(), []
     async with incumbent(state) as old:
         standing = asyncio.create_task(hand_over(old, stop, relieved))
-        new = Claim(state, name="new")
+        new = NodeClaim(state, name="new")
         assert await new.take(stop, lambda: FINE)
         assert new.predecessor
         new.predecessor.close()
@@ -131,7 +131,7 @@ async def test_a_successor_that_never_serves_is_not_waited_for_without_end(
     stop, relieved = asyncio.Event(), []
     async with incumbent(state) as old:
         standing = asyncio.create_task(hand_over(old, stop, relieved))
-        new = Claim(state, name="new")
+        new = NodeClaim(state, name="new")
         assert await new.take(stop, lambda: FINE)
         assert await holds(lambda: bool(relieved), within=SOON_S)
 
@@ -143,7 +143,7 @@ async def test_a_successor_that_never_serves_is_not_waited_for_without_end(
 
 async def test_who_is_refused_waits_and_says_why_and_takes_the_lock_once_it_is_free(state: Path) -> None:
     stop = asyncio.Event()
-    new = Claim(state, name="new")
+    new = NodeClaim(state, name="new")
     async with incumbent(state):
         waiting = asyncio.create_task(new.take(stop, lambda: {"nvidia": "no driver"}))
         assert await holds(lambda: "no driver" in new.waiting, within=SOON_S)
@@ -157,7 +157,7 @@ async def test_who_is_refused_waits_and_says_why_and_takes_the_lock_once_it_is_f
 async def test_nobody_is_asked_before_a_process_knows_what_it_can_serve(state: Path) -> None:
     stop = asyncio.Event()
     async with incumbent(state) as old:
-        waiting = asyncio.create_task(Claim(state, name="new").take(stop, lambda: None))
+        waiting = asyncio.create_task(NodeClaim(state, name="new").take(stop, lambda: None))
         asked = asyncio.create_task(old.asked())
         await asyncio.sleep(0.3)
         assert not asked.done()
@@ -170,12 +170,12 @@ async def test_a_process_that_was_replaced_does_not_get_the_node_back_from_its_s
     stop, relieved = asyncio.Event(), []
     async with incumbent(state) as old:
         standing = asyncio.create_task(hand_over(old, stop, relieved))
-        new = Claim(state, name="new")
+        new = NodeClaim(state, name="new")
         assert await new.take(stop, lambda: FINE)
         await new.relieve()
         await cancelled(standing)
     async with new.listening(lambda: FINE):
-        again = Claim(state, name="old")  # its container has started anew
+        again = NodeClaim(state, name="old")  # its container has started anew
         waiting = asyncio.create_task(again.take(stop, lambda: FINE))
         assert await holds(lambda: "does not give it back" in again.waiting, within=SOON_S)
         await cancelled(waiting)
@@ -191,7 +191,7 @@ async def test_what_is_no_successor_is_sent_away_and_the_next_one_is_heard(state
         assert await reader.read() == b""
         writer.close()
 
-        asking = asyncio.create_task(Claim(state, name="new").take(NEVER, lambda: FINE))
+        asking = asyncio.create_task(NodeClaim(state, name="new").take(NEVER, lambda: FINE))
         successor = await old.asked()
         assert successor.name == "new"
         successor.close()

@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from hami_plugin.demo.board import Board, Outcome
+from hami_plugin.demo.board import Board, StepOutcome
 from hami_plugin.demo.node import Tile
 
 WELL = tuple(Tile(name=f"GPU{index}", listed=True, well=True, used=False) for index in range(8))
@@ -30,16 +30,16 @@ def console(*, colour: bool = False, file: io.StringIO | None = None) -> Console
     )
 
 
-def drawn(outcome: Outcome, *, verbose: bool = False, on: Console | None = None, lost: bool = False) -> str:
+def drawn(outcome: StepOutcome, *, verbose: bool = False, on: Console | None = None, lost: bool = False) -> str:
     target = on or console()
     Board(target, verbose=verbose).step(outcome, [("lost", LOST), ("healed", WELL)] if lost else [])
     assert isinstance(target.file, io.StringIO)
     return target.file.getvalue()
 
 
-def outcome(**changes: object) -> Outcome:
+def outcome(**changes: object) -> StepOutcome:
     facts = {"shares": 80, "containers": {"main": {"env": {"A": "1"}, "mounts": ["/a <- /b"], "devices": ["/dev/x"]}}}
-    return Outcome(**{"step": "Register", "about": "It starts.", "seconds": 1.019, "facts": facts} | changes)  # type: ignore[arg-type]
+    return StepOutcome(**{"step": "Register", "about": "It starts.", "seconds": 1.019, "facts": facts} | changes)  # type: ignore[arg-type]
 
 
 def test_a_step_that_held_is_one_line_with_its_mark_time_and_note():

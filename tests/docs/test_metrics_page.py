@@ -14,17 +14,17 @@ from hami_plugin.node_status.cost import CostAccount
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.faults import FaultLog
 from hami_plugin.node_status.usage import Pods, UsageReader
-from hami_plugin.scheduler.extender.metrics import Metrics as SchedulerMetrics
+from hami_plugin.scheduler.extender.metrics import SchedulerMetrics
 from hami_plugin.telemetry.metrics import (
-    Changes,
     Claimed,
-    Condition,
+    ConfigurationMetrics,
     Costs,
-    Cut,
     Devices,
-    Faults,
+    FaultMetrics,
     HamiUsage,
     Metrics,
+    PartitionMetrics,
+    ReadinessMetrics,
     Resized,
     Usage,
 )
@@ -43,16 +43,16 @@ class Nobody:
 def daemon() -> CollectorRegistry:
     registry = CollectorRegistry()
     Metrics(registry, version="")
-    registry.register(Condition(dict, lambda: 0.0))
+    registry.register(ReadinessMetrics(dict, lambda: 0.0))
     registry.register(Devices(tuple, lambda _held: None, lambda: True))
     none = Pods(held=tuple, known=lambda: None)
     reader = UsageReader([], none, host=HostFiles(paths=HostPaths()), interval=1.0)
     registry.register(Usage(reader))
     registry.register(Resized(dict))
     registry.register(Costs(CostAccount))
-    registry.register(Cut(()))
-    registry.register(Changes(Reloads))
-    registry.register(Faults(FaultLog(tuple, lambda _uid: None, EventRecorder(Nobody())), tuple))
+    registry.register(PartitionMetrics(()))
+    registry.register(ConfigurationMetrics(Reloads))
+    registry.register(FaultMetrics(FaultLog(tuple, lambda _uid: None, EventRecorder(Nobody())), tuple))
     registry.register(Claimed(tuple))
     registry.register(HamiUsage(reader))
     return registry

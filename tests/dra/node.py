@@ -13,7 +13,7 @@ from hami_plugin.dra.slices import device_name
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.node_status.annotations import Source
+from hami_plugin.node_status.annotations import FamilySource
 from tests.support.builders import FAMILY, NODE, changed, uuid
 from tests.support.node import Node
 
@@ -56,7 +56,7 @@ class Claims:
         self.writer = JournalWriter(Journal(self.root / "claims"))
         self.prepared = PreparedClaims(self.writer)
         self.prepared.load()
-        source = Source(family=self.family, snapshot=self.node.snapshot)
+        source = FamilySource(family=self.family, snapshot=self.node.snapshot)
         state = self.node._state()
         self.preparer = ClaimPreparer(
             DRIVER,

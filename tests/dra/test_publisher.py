@@ -12,7 +12,7 @@ from hami_plugin.dra.slices import Taints, device_name, slice_view
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.model.views import NodeView
-from hami_plugin.node_status.annotations import Source
+from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode
 from hami_plugin.simulation.apiserver import kept
@@ -85,7 +85,7 @@ class Stage:
         self.api, self.snapshot, self.withheld = Api(self.slices), Watched(snapshot(3)), set()
         self.publisher = SlicePublisher(
             DRIVER,
-            [Source(family=FAMILY, snapshot=self.snapshot)],
+            [FamilySource(family=FAMILY, snapshot=self.snapshot)],
             self.api,
             self.slices,
             node=self.live,

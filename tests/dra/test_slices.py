@@ -10,7 +10,7 @@ import pytest
 
 from hami_plugin.dra.slices import (
     MAX_DEVICES,
-    Place,
+    Pool,
     Taints,
     device_name,
     devices,
@@ -29,7 +29,7 @@ from tests.support.builders import FAMILY, changed, snapshot, uuid
 from tests.support.machines import cases, found
 from tests.support.scale import spread
 
-PLACE = Place(driver="acme.hami.io", node="node-a", node_uid="u1")
+PLACE = Pool(driver="acme.hami.io", node="node-a", node_uid="u1")
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
 
@@ -136,7 +136,7 @@ def test_a_crash_between_two_writes_is_mended_by_the_next_look():
 def test_a_new_node_of_the_same_name_owns_the_slices():
     server = Server()
     server.wants(listed(1))
-    todo = writes(Place(driver=PLACE.driver, node=PLACE.node, node_uid="u2"), listed(1), server.there)
+    todo = writes(Pool(driver=PLACE.driver, node=PLACE.node, node_uid="u2"), listed(1), server.there)
 
     assert [one["metadata"]["ownerReferences"][0]["uid"] for one in todo.updates] == ["u2"]
 

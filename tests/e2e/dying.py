@@ -21,7 +21,7 @@ from hami_plugin.allocation.settlement import Settlement
 from hami_plugin.cluster.client import ApiServer
 from hami_plugin.daemon.app import Daemon
 from hami_plugin.daemon.serving import Serving
-from hami_plugin.daemon.takeover import Claim, Peer
+from hami_plugin.daemon.takeover import NodeClaim, Peer
 from hami_plugin.host.files import StateLock
 from hami_plugin.kubelet import endpoint
 from hami_plugin.node_status.usage import UsageReader
@@ -121,7 +121,7 @@ def after_saying(word):
 
 AS_SUCCESSOR = {
     "has asked": lambda: after_saying("problems"),
-    "has the lock": lambda: after_awaited(Claim, "take"),
+    "has the lock": lambda: after_awaited(NodeClaim, "take"),
     "has read the journal": lambda: after(Ledger, "load"),
     "is registered": lambda: after_awaited(endpoint, "register"),
     "has relieved the incumbent": lambda: after_saying("serving"),

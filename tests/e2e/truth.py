@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cdi.edits import ContainerEdits
-from hami_plugin.allocation.identity import Held
+from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
 from hami_plugin.demo.node import NODE, SimulatedNode
 from hami_plugin.model.views import ContainerView, PodView, pod_view
@@ -56,7 +56,7 @@ def recorded(stage: SimulatedNode, pod: PodView) -> bool:
     return now.annotations.get(keys.BIND_PHASE) == keys.PHASE_SUCCESS and not left
 
 
-def journal(stage: SimulatedNode) -> list[Held]:
+def journal(stage: SimulatedNode) -> list[HeldShare]:
     """What a daemon that starts now would remember."""
     file = Journal(Path(stage.options["--state-dir"]) / "journal")
     ledger = Ledger(JournalWriter(file))

@@ -28,7 +28,7 @@ from cdi.registry import SpecFile, registry
 from hami_plugin.allocation.allocator import question_of
 from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
 from hami_plugin.cli.fit import inquiry
-from hami_plugin.cluster.requests import Call, decoded, refused, retry_after
+from hami_plugin.cluster.requests import ApiCall, decoded, refused, retry_after
 from hami_plugin.config.load import load
 from hami_plugin.errors import ClusterError, ConfigError, DriverUnavailableError, HamiError, WireError
 from hami_plugin.host import runtimes
@@ -219,7 +219,7 @@ def quantities(data: bytes) -> None:
 
 @allowing(ClusterError)
 def replies(data: bytes) -> None:
-    call = Call(verb="list", kind="pods", path="/api/v1/pods", name="")
+    call = ApiCall(verb="list", kind="pods", path="/api/v1/pods", name="")
     retry_after({"Retry-After": text(data)})
     str(asyncio.run(refused(call, 500, data)))
     asyncio.run(decoded(call, data))

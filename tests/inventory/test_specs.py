@@ -6,7 +6,7 @@ from cdi.documents import to_json
 from cdi.edits import ContainerEdits, DeviceNode
 from cdi.names import Kind
 from cdi.registry import SpecFile, registry
-from hami_plugin.inventory.cdi_specs import CONFLICT, MISSING, Described, specification, unresolved
+from hami_plugin.inventory.cdi_specs import CONFLICT, MISSING, DescribedDevice, specification, unresolved
 from tests.support.builders import device, uuid
 
 KIND = Kind(vendor="toy.io", cls="card")
@@ -19,7 +19,9 @@ def edits(number):
 
 
 def described(*numbers, **slices):
-    return [Described(device=device(n), edits=edits(n), slices=slices if n == numbers[0] else {}) for n in numbers]
+    return [
+        DescribedDevice(device=device(n), edits=edits(n), slices=slices if n == numbers[0] else {}) for n in numbers
+    ]
 
 
 def spec(*numbers, shared=SHARED, **slices):
@@ -69,7 +71,7 @@ def test_a_device_that_no_spec_defines_is_missing_and_the_others_are_not():
 
 
 def test_a_stale_description_would_give_out_another_node_so_it_counts_as_missing():
-    stale = specification(KIND, [Described(device=device(0), edits=edits(7))], SHARED)
+    stale = specification(KIND, [DescribedDevice(device=device(0), edits=edits(7))], SHARED)
 
     assert faults(spec(0), 0, ours=stale)[uuid(0)].reason == MISSING
 

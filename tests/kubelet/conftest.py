@@ -10,7 +10,7 @@ import pytest
 
 from cdi.edits import ContainerEdits
 from hami_plugin.aio import Backoff, Watched, cancelled
-from hami_plugin.kubelet.endpoint import Endpoint, Timing
+from hami_plugin.kubelet.endpoint import Endpoint, EndpointTiming
 from hami_plugin.kubelet.listener import Listener
 from hami_plugin.kubelet.servicer import DevicePluginServicer
 from hami_plugin.model.delivery import Answer
@@ -67,7 +67,7 @@ class Counting(NullObserver):
         self.states.append(state)
 
 
-QUICK = Timing(
+QUICK = EndpointTiming(
     tick=0.2,
     dial_back=30.0,
     settle=0.2,

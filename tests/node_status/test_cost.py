@@ -10,7 +10,7 @@ import pytest
 from hami_plugin.aio import Watched
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node_status import cost
-from hami_plugin.node_status.annotations import Source
+from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.cost import Card, CostAccount, CostMeter, Holdings, Payer, cards_held
 from hami_plugin.node_status.occupancy import occupied
 from tests.support.builders import CARD_MIB, FAMILY, device, grant, held_by, ids, pod, uuid
@@ -26,7 +26,7 @@ def payer(name: str = "one", **changes: object) -> Payer:
 
 def held(*given, devices=None):
     devices = devices or (device(0),)
-    source = Source(vendor="toy", family=FAMILY, snapshot=Watched(Snapshot(devices=devices, ready=True)))
+    source = FamilySource(vendor="toy", family=FAMILY, snapshot=Watched(Snapshot(devices=devices, ready=True)))
     return cards_held(occupied([source], given), lambda _uid: ())
 
 
@@ -190,7 +190,7 @@ def test_labels_are_those_that_the_pod_had_when_it_was_seen_first() -> None:
     now, version = 0.0, 0
     owner = pod("one", labels={"team": "red"})
     pods = {owner.uid: owner}
-    source = Source(vendor="toy", family=FAMILY, snapshot=Watched(Snapshot(devices=(device(0),), ready=True)))
+    source = FamilySource(vendor="toy", family=FAMILY, snapshot=Watched(Snapshot(devices=(device(0),), ready=True)))
     share = held_by(owner, replicas=ids((0, 0)), grants=[grant(0, CARD_MIB, 100)])
     meter = CostMeter(
         Holdings(occupied=lambda: occupied([source], [share]), version=lambda: version, pod=pods.get),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hami_plugin.allocation.identity import Held
+from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.inventory.health import Condition, HealthLimits, outlook
 from hami_plugin.model.device import Action, Device, Fault, Health
 from hami_plugin.model.placement import Grant
@@ -23,9 +23,9 @@ def device(uuid: str) -> Device:
     return Device(uuid=uuid, family="F", index=0, model="M", memory=1)
 
 
-def held(number: int, uuid: str) -> Held:
+def held(number: int, uuid: str) -> HeldShare:
     grant = Grant(uuid=uuid, device_type="F", memory=1, cores=1)
-    return Held(
+    return HeldShare(
         uid=f"u{number}",
         namespace="n",
         pod=f"p{number}",

@@ -6,7 +6,7 @@ import pytest
 
 from hami_plugin.aio import Watched
 from hami_plugin.allocation.allocator import question_of
-from hami_plugin.node_status.annotations import Source
+from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.occupancy import occupied
 from hami_plugin.protocol.decisions import claims
 from hami_plugin.sdk import Resources, Units
@@ -18,7 +18,7 @@ ONE, OTHER = pod("one"), pod("other")
 
 
 def source(family=FAMILY, count=1):
-    return Source(vendor="toy", family=family, snapshot=Watched(snapshot(count)))
+    return FamilySource(vendor="toy", family=family, snapshot=Watched(snapshot(count)))
 
 
 def taken(held, family=FAMILY, count=1):
@@ -118,7 +118,7 @@ def test_what_others_have_of_a_device_of_the_same_name_is_not_counted():
 def test_a_device_that_is_listed_twice_is_told_once():
     twice = replace(snapshot(1), devices=(device(0), device(0, model="other")))
 
-    assert len(list(occupied([Source(family=FAMILY, snapshot=Watched(twice))], []))) == 1
+    assert len(list(occupied([FamilySource(family=FAMILY, snapshot=Watched(twice))], []))) == 1
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_whoever_has_a_device_of_any_vendor_to_himself_has_all_of_its_memory(pro
 
     shares = {
         one.device.uuid: one.memory_taken / one.memory
-        for one in occupied([Source(vendor="v", family=family, snapshot=Watched(shown))], [held])
+        for one in occupied([FamilySource(vendor="v", family=family, snapshot=Watched(shown))], [held])
     }
 
     assert shares == {one.uuid: float(one.uuid == claim.grants[0].uuid) for one in shown.devices}

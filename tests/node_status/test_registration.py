@@ -15,7 +15,7 @@ from hami_plugin.errors import ClusterError
 from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.model.links import Link, Links
 from hami_plugin.model.views import NodeView
-from hami_plugin.node_status.annotations import MAX_ANNOTATION_BYTES, Source, Style
+from hami_plugin.node_status.annotations import MAX_ANNOTATION_BYTES, FamilySource, Style
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode, Registration
 from hami_plugin.protocol.register import decode_json, decode_legacy
@@ -40,7 +40,7 @@ class Rig:
         self.snapshot = Watched(shown)
         self.registration = Registration(
             self.cluster,
-            [Source(family=family, snapshot=self.snapshot, cuttable=cuttable) for family in families],
+            [FamilySource(family=family, snapshot=self.snapshot, cuttable=cuttable) for family in families],
             node=self.live,
             events=self.events,
             style=style or Style(),
@@ -269,7 +269,7 @@ async def test_a_device_that_cannot_be_written_down_takes_no_other_family_with_i
     rig = start(snapshot(1), families=(FAMILY, OTHER)).attach()
     await until(lambda: "odd/register" in rig.annotations)
     bad = changed(FAMILY, register=lambda item, legacy: replace(FAMILY.node.register(item, legacy), id="\n"))
-    rig.registration._sources[0] = Source(family=bad, snapshot=rig.snapshot)
+    rig.registration._sources[0] = FamilySource(family=bad, snapshot=rig.snapshot)
     before = rig.annotations[REGISTER]
 
     rig.snapshot.set(snapshot(2))

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from hami_plugin.aio import Watched
-from hami_plugin.allocation.identity import Held
+from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.placement import Share
 from hami_plugin.model.usage import ContainerUsage, DeviceUsage, UsageState
 from hami_plugin.node_status import usage
-from hami_plugin.node_status.annotations import Source
+from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.usage import FOLDER_KEPT_S, MAX_REMOVED, Pods, UsageReader, expired
 from hami_plugin.sdk.family import ReadUsage
 from tests.support.builders import FAMILY, device, grant, held_by, pod
@@ -32,7 +32,7 @@ class Node:
 
     read: ReadUsage | None
     root: Path = Path("/nowhere")
-    held: list[Held] = field(default_factory=list)
+    held: list[HeldShare] = field(default_factory=list)
     known: set[str] | None = field(default_factory=set)
     folders: Callable[[HostPaths], Path] | None = None
     now: float = 0.0
@@ -40,7 +40,7 @@ class Node:
 
     def reader(self) -> UsageReader:
         node = replace(FAMILY.node, usage=self.read, folders=self.folders or (lambda _paths: self.root))
-        source = Source(vendor="acme", family=replace(FAMILY, node=node), snapshot=Watched(self.devices))
+        source = FamilySource(vendor="acme", family=replace(FAMILY, node=node), snapshot=Watched(self.devices))
         return UsageReader(
             [source],
             Pods(held=lambda: self.held, known=lambda: self.known),

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hami_plugin.partitions.journal import PartitionJournal
-from hami_plugin.partitions.life import Entry, Event, Owner, State
+from hami_plugin.partitions.life import Entry, Owner, PartitionEvent, State
 from hami_plugin.sdk import Placement
 
 
@@ -39,7 +39,7 @@ def test_what_was_written_is_found_again(path):
     journal = opened(path)
     one = journal.new(entry(), "intent-create")
     two = journal.new(entry(1, owner=None, state=State.FOREIGN, uuid="MIG-9", ids={"gi": 3, "ci": 0}), "foreign")
-    one = journal.put(one.to(Event.MADE, now=5.0, uuid="MIG-1", ids={"gi": 1, "ci": 0}), "ready")
+    one = journal.put(one.to(PartitionEvent.MADE, now=5.0, uuid="MIG-1", ids={"gi": 1, "ci": 0}), "ready")
     three = journal.new(entry(2), "intent-create")
     journal.drop(three, "failed")
 
@@ -61,7 +61,7 @@ def test_each_line_says_which_boot_and_when(path):
 def test_a_line_that_was_torn_is_ignored_and_named(path):
     journal = opened(path)
     one = journal.new(entry(), "intent-create")
-    journal.put(one.to(Event.MADE, now=5.0), "ready")
+    journal.put(one.to(PartitionEvent.MADE, now=5.0), "ready")
     path.write_bytes(path.read_bytes()[:-20])
 
     again = opened(path)
@@ -97,7 +97,7 @@ def test_a_disk_that_refuses_changes_nothing(path):
     path.mkdir()
 
     with pytest.raises(OSError):  # noqa: PT011  # whatever the system calls it
-        journal.put(one.to(Event.MADE, now=5.0), "ready")
+        journal.put(one.to(PartitionEvent.MADE, now=5.0), "ready")
     assert dict(journal.entries) == {one.number: one}
 
 
@@ -122,7 +122,7 @@ def test_each_line_is_on_the_disk_before_anybody_acts_on_it(path, monkeypatch):
     monkeypatch.setattr("os.fsync", flushed.append)
     journal = opened(path)
     one = journal.new(entry(), "intent-create")
-    journal.put(one.to(Event.MADE, now=5.0), "ready")
+    journal.put(one.to(PartitionEvent.MADE, now=5.0), "ready")
     journal.drop(one, "gone")
 
     assert len(flushed) == 3

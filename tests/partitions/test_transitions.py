@@ -8,8 +8,8 @@ from hami_plugin.partitions.life import (
     ABSENT,
     TRANSITIONS,
     Entry,
-    Event,
     Owner,
+    PartitionEvent,
     State,
     after,
     blocked,
@@ -20,7 +20,7 @@ from hami_plugin.partitions.life import (
 from hami_plugin.sdk import NOWHERE, Placement, Profile
 from tests.support.partitions import A30, A100, SIXTHS
 
-S, E = State, Event
+S, E = State, PartitionEvent
 LIFE = [
     (S.FREE, E.RESERVE, S.RESERVED),
     (S.RESERVED, E.INTEND, S.CREATING),
@@ -50,7 +50,9 @@ def test_each_step_of_a_partitions_life(state, event, then):
     assert after(state, event) is then
 
 
-@pytest.mark.parametrize(("state", "event"), [pair for pair in product(State, Event) if pair not in TRANSITIONS])
+@pytest.mark.parametrize(
+    ("state", "event"), [pair for pair in product(State, PartitionEvent) if pair not in TRANSITIONS]
+)
 def test_nothing_else_can_happen(state, event):
     with pytest.raises(ValueError, match=state):
         after(state, event)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hami_plugin.allocation.capacity import beyond_request
 from hami_plugin.allocation.identity import record
 from hami_plugin.errors import WireError
-from hami_plugin.protocol.decisions import Claim, claims
+from hami_plugin.protocol.decisions import DecidedShare, claims
 from hami_plugin.protocol.keys import BIND_PHASE, PHASE_ALLOCATING, PHASE_SUCCESS
 from tests.support.builders import (
     ALLOCATED,
@@ -70,9 +70,9 @@ def test_a_decision_longer_than_any_real_one_is_not_read():
         claims(forged, QUESTION)
 
 
-def claim_of(asks, **granted) -> Claim:
+def claim_of(asks, **granted) -> DecidedShare:
     a = pod("a", [asks], [[grant(0, **granted)]])
-    return Claim(pod=a, container=asks, grants=(grant(0, **granted),), piece=0)
+    return DecidedShare(pod=a, container=asks, grants=(grant(0, **granted),), piece=0)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import ctypes
 
 import pytest
 
-from hami_plugin.simulation.c_compiler import BuildError, Source, build
+from hami_plugin.simulation.c_compiler import BuildError, CSources, build
 
 
 @pytest.fixture
@@ -12,7 +12,7 @@ def source(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = tmp_path / "native"
     folder.mkdir()
-    return Source(library="libanswer.so.1", folder=folder)
+    return CSources(library="libanswer.so.1", folder=folder)
 
 
 def write(source, answer):

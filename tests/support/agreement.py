@@ -25,7 +25,7 @@ from hami_plugin.inventory.inventory import part
 from hami_plugin.model.delivery import ANSWERED_FOR
 from hami_plugin.model.ports import CheckpointEntry
 from hami_plugin.model.views import NodeView, PodView, pod_view
-from hami_plugin.node_status.annotations import Source, Style, desired_annotations
+from hami_plugin.node_status.annotations import FamilySource, Style, desired_annotations
 from hami_plugin.protocol.keys import OWN
 from hami_plugin.scheduler.engine.admission import Scheduling, defaults, review, stored
 from hami_plugin.scheduler.engine.capacity import impossible, sizes
@@ -82,7 +82,7 @@ def ground(case: Case, root: Path, **settings: Any) -> Ground:
     vendor = vendor_of(case.machine)
     families = vendor.families(served.settings)
     parts = tuple((family, Watched(part(snapshot, family.device_type))) for family in families)
-    sources = [Source(family=family, snapshot=own, vendor=vendor.name) for family, own in parts]
+    sources = [FamilySource(family=family, snapshot=own, vendor=vendor.name) for family, own in parts]
     said = {key: text for one in desired_annotations(sources, Style(), frozenset()) for key, text in one.wanted.items()}
     offers = {
         (units.resource if units else family.resources.count): DeviceTable(family, units, own).offers()

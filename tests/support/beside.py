@@ -12,9 +12,9 @@ from hami_plugin.aio import cancelled
 from hami_plugin.config.load import Configuration
 from hami_plugin.config.settings import Settings
 from hami_plugin.config.vendors import VendorSettings
-from hami_plugin.daemon.app import Daemon, Process
-from hami_plugin.daemon.startup import Served
-from hami_plugin.daemon.takeover import Claim
+from hami_plugin.daemon.app import Daemon, DaemonProcess
+from hami_plugin.daemon.startup import ServedVendor
+from hami_plugin.daemon.takeover import NodeClaim
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Discovery, Sighting
 from hami_plugin.protocol.decisions import encode_devices
@@ -157,8 +157,8 @@ async def beside(family=ODD_FAMILY, driver=None, *, families=None, opening=None,
         configuration = Configuration(settings=own, sections={})
         host = HostPaths(hook=root / "hook", hook_view=root / "hook", proc=root)
         metrics = Metrics(registry, version="")
-        process = Process(configuration=configuration, vendors=lambda _now: vendors, host=host)
-        daemon = Daemon(process, api, metrics, Claim(own.state_dir), predecessor=predecessor)
+        process = DaemonProcess(configuration=configuration, vendors=lambda _now: vendors, host=host)
+        daemon = Daemon(process, api, metrics, NodeClaim(own.state_dir), predecessor=predecessor)
         for collector in daemon.shown():
             registry.register(collector)
         await kubelet.start()
@@ -177,4 +177,4 @@ async def beside(family=ODD_FAMILY, driver=None, *, families=None, opening=None,
 
 def _served(name, families, opening):
     vendor = Vendor(name=name, title=name, settings=VendorSettings, families=families, open=lambda *_: opening())
-    return Served(vendor=vendor, settings=VendorSettings(), driver=CheckedDriver(opening))
+    return ServedVendor(vendor=vendor, settings=VendorSettings(), driver=CheckedDriver(opening))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cdi.edits import ContainerEdits, Mount
-from hami_plugin.allocation.identity import Held
+from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.device import Device, Health, Snapshot
@@ -95,7 +95,7 @@ def pod(name: str = "a", containers: Sequence[ContainerView] = (), pieces=None, 
     return PodView(**{**fields, **changes})
 
 
-def held_by(owner: PodView, name: str = "main", replicas: Sequence[str] = (), grants=(), **changes) -> Held:
+def held_by(owner: PodView, name: str = "main", replicas: Sequence[str] = (), grants=(), **changes) -> HeldShare:
     fields = {
         "uid": owner.uid,
         "namespace": owner.namespace,
@@ -105,7 +105,7 @@ def held_by(owner: PodView, name: str = "main", replicas: Sequence[str] = (), gr
         "ids": frozenset(replicas),
         "grants": tuple(grants),
     }
-    return Held(**{**fields, **changes})
+    return HeldShare(**{**fields, **changes})
 
 
 def register(item: Device, legacy: bool) -> DeviceInfo:

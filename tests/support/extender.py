@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hami_plugin.config.settings import SchedulerSettings
 from hami_plugin.scheduler.extender.extender import Extender
-from hami_plugin.scheduler.extender.metrics import Metrics
+from hami_plugin.scheduler.extender.metrics import SchedulerMetrics
 from hami_plugin.scheduler.extender.server import Server, kinds
 from hami_plugin.telemetry.http import Probes
 
@@ -127,13 +127,13 @@ async def listening(
     context: ssl.SSLContext | None = None,
     trust: ssl.SSLContext | None = None,
     registry: CollectorRegistry | None = None,
-    metrics: Metrics | None = None,
+    metrics: SchedulerMetrics | None = None,
     **changes: Any,
 ) -> AsyncIterator[Rig]:
     """The real server on a free port. ``changes`` are settings under their names in code."""
     settings = SchedulerSettings.model_validate({"listen_host": "127.0.0.1", "listen_port": 0, **changes})
     registry = registry or CollectorRegistry()
-    metrics = metrics or Metrics(registry, version="1.2.3")
+    metrics = metrics or SchedulerMetrics(registry, version="1.2.3")
     probes = Probes(
         registry=registry,
         alive=tuple,

@@ -10,7 +10,7 @@ from hami_plugin.allocation.settlement import lock_age
 from hami_plugin.model.views import NodeView
 from hami_plugin.node_status.registration import LiveNode
 from hami_plugin.protocol.keys import NODE_LOCK
-from hami_plugin.telemetry.metrics import Condition
+from hami_plugin.telemetry.metrics import ReadinessMetrics
 
 NOW = datetime(2026, 8, 21, 10, 11, 12, tzinfo=UTC)
 
@@ -23,7 +23,7 @@ def locked(text: str) -> float:
 
 def test_each_component_is_ready_or_not() -> None:
     registry = CollectorRegistry()
-    registry.register(Condition(lambda: {"api server": "", "driver acme": "NoLibrary: not there"}, lambda: 7.0))
+    registry.register(ReadinessMetrics(lambda: {"api server": "", "driver acme": "NoLibrary: not there"}, lambda: 7.0))
 
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(f"hami_plugin_{name}", labels)

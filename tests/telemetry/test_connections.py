@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from hami_plugin.telemetry.connections import Connections
 from hami_plugin.telemetry.http import Probes, listening
-from hami_plugin.telemetry.metrics import ApiCalls
+from hami_plugin.telemetry.metrics import ApiCallMetrics
 from tests.support.certificates import Authority
 from tests.support.scheduling import until
 
@@ -180,7 +180,7 @@ async def test_a_flood_is_one_line_in_a_minute_and_counted():
     registry = CollectorRegistry()
     with capture_logs() as logs:
         async with port(most=4, clock=lambda: now) as it:
-            it.connections._count = ApiCalls(registry).connection_dropped
+            it.connections._count = ApiCallMetrics(registry).connection_dropped
             await _flood(it, 50)
             await until(lambda: _dropped(registry) == 46)
             now = 61.0

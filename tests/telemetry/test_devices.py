@@ -10,9 +10,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from hami_plugin.aio import Watched
-from hami_plugin.allocation.identity import Held
+from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.model.device import Device, Health, Snapshot
-from hami_plugin.node_status.annotations import Source
+from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.occupancy import occupied
 from hami_plugin.telemetry.metrics import Devices
 from tests.support.builders import CARD_MIB, COUNT, FAMILY, SPLIT, device, grant, held_by, ids, pod, uuid
@@ -27,13 +27,15 @@ class Scrape:
     """A node with one vendor's devices, and what is given of them."""
 
     devices: tuple[Device, ...] = (device(0),)
-    held: list[Held] = field(default_factory=list)
+    held: list[HeldShare] = field(default_factory=list)
     confirmed: bool | None = None
     vendor: str = "acme"
 
     def series(self, name: str) -> list[tuple[dict[str, str], float]]:
         registry = CollectorRegistry()
-        source = Source(vendor=self.vendor, family=FAMILY, snapshot=Watched(Snapshot(devices=self.devices, ready=True)))
+        source = FamilySource(
+            vendor=self.vendor, family=FAMILY, snapshot=Watched(Snapshot(devices=self.devices, ready=True))
+        )
         registry.register(
             Devices(lambda: occupied([source], self.held), lambda _held: self.confirmed, lambda: self.confirmed is None)
         )

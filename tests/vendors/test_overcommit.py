@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.allocation.capacity import EXACTLY, Measure, Tenant, Total, overcommitted, registered
+from hami_plugin.allocation.capacity import EXACTLY, Measure, PodGrants, Total, overcommitted, registered
 from hami_plugin.demo.node import install_core
 from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.model.device import physical_counts, physical_id
@@ -174,7 +174,7 @@ def granted(file: Path) -> Iterator[tuple[Mapping[str, Any], str, list[Mapping[s
 
 def holds(total: Total, memory: int, cores: int) -> bool:
     taken = Grant(uuid="", device_type="", memory=memory, cores=cores)
-    return overcommitted(total, Tenant(name="", late=(taken,)), ()) is None
+    return overcommitted(total, PodGrants(name="", late=(taken,)), ()) is None
 
 
 @pytest.mark.parametrize("file", sorted(VECTORS.glob("*_fit.jsonl.xz")), ids=lambda file: file.name.split(".")[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hami_plugin.model.machine import Machine, MachineDevice
-from hami_plugin.simulation.boards import Board, MachineFiles, rewritten, without
+from hami_plugin.simulation.boards import MachineFiles, SimulatedBoard, rewritten, without
 from hami_plugin.simulation.trees import Files, Link, attributes, on_bus
 from vendors.amd.driver import GPUS, MIB, ONE_HOP, XGMI
 
@@ -86,7 +86,7 @@ def _parts(one: MachineDevice) -> range:
     return range(FIRST_PART + 8 * one.index + 1, FIRST_PART + 8 * one.index + 8)
 
 
-simulate = Board(
+simulate = SimulatedBoard(
     hardware=GPUS,
     device=lambda one: one.extra["pci_device_id"][2:6].lower(),
     version="6.12.12",

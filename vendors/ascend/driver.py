@@ -15,7 +15,7 @@ from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Link, Links, symmetric
 from hami_plugin.sdk import Hardware, HealthEvent
 from hami_plugin.sdk.pci import look
-from hami_plugin.sdk.polling import Busy
+from hami_plugin.sdk.polling import QueriedDevice
 from vendors.ascend.dcmi import BARE_NAME, NO_DEVICE, NOT_PERMITTED, PLACES, Dcmi, DcmiError, NoDcmiError, Unit
 from vendors.ascend.settings import AscendSettings, NodeSettings
 
@@ -160,7 +160,7 @@ class AscendDriver:
         self._sleep = sleep
         self._known: dict[Unit, Device] = {}
         self._reported: dict[str, Fault | None] = {}
-        self._busy = Busy()
+        self._busy = QueriedDevice()
 
     @property
     def busy_with(self) -> str | None:

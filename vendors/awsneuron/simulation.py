@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hami_plugin.model.machine import Machine, MachineDevice
-from hami_plugin.simulation.boards import Board, rewritten, without
+from hami_plugin.simulation.boards import SimulatedBoard, rewritten, without
 from hami_plugin.simulation.tools import Tool, ToolState
 from hami_plugin.simulation.trees import Files, Link, attributes
 from vendors.awsneuron.driver import NEURONS
@@ -56,7 +56,7 @@ def _listed(one: MachineDevice) -> Mapping[str, Any]:
     }
 
 
-simulate = Board(
+simulate = SimulatedBoard(
     hardware=NEURONS,
     device=lambda one: IDS[one.model],
     version="2.22.2.0",

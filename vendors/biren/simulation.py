@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hami_plugin.model.machine import Machine, MachineDevice
-from hami_plugin.simulation.boards import Board, noted, without
+from hami_plugin.simulation.boards import SimulatedBoard, noted, without
 from hami_plugin.simulation.tools import UNLISTED, Tool, ToolState
 from hami_plugin.simulation.trees import Files, Link, on_bus
 from vendors.biren import CONTROL, GPUS, QUERY
@@ -33,7 +33,7 @@ def _memory(state: ToolState, one: MachineDevice) -> str:
     return state.note("garbled", one, "[N/A]") if state.noted("garbled", one) else str(one.memory)
 
 
-simulate = Board(
+simulate = SimulatedBoard(
     hardware=GPUS,
     device=lambda _one: "ffff",
     version="1.12.0",

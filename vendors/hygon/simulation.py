@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 from hami_plugin.model.machine import Machine, MachineDevice
-from hami_plugin.simulation.boards import Board, rewritten, without
+from hami_plugin.simulation.boards import SimulatedBoard, rewritten, without
 from hami_plugin.simulation.tools import Tool, ToolState
 from hami_plugin.simulation.trees import Files, attributes, on_bus
 from vendors.hygon.driver import ADDRESS, DCUS, MIB, NODE, QUESTION
@@ -47,7 +47,7 @@ def _bus(one: MachineDevice) -> str:
     return f"sys/bus/pci/devices/{one.pci}"
 
 
-simulate = Board(
+simulate = SimulatedBoard(
     hardware=DCUS,
     installed={"opt/hyhal/lib/librocm_smi64.so": "", "opt/hygondriver/env.sh": ""},
     settings={"hyhal": "opt/hyhal", "hygonPath": "opt/hygondriver"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hami_plugin.model.machine import Machine, MachineDevice
-from hami_plugin.simulation.boards import Board, noted, without
+from hami_plugin.simulation.boards import SimulatedBoard, noted, without
 from hami_plugin.simulation.tools import Tool, ToolState
 from hami_plugin.simulation.trees import Files, on_bus
 from vendors.metax.driver import CONTROL, GPUS, LINKED
@@ -51,7 +51,7 @@ def _row(one: MachineDevice) -> str:
     return f"GPU#{one.index}    {one.model}    {one.pci}"
 
 
-simulate = Board(
+simulate = SimulatedBoard(
     hardware=GPUS,
     device=lambda one: IDS[one.model],
     driver="METAX",

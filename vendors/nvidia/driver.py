@@ -15,7 +15,7 @@ from hami_plugin.log import logger
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import NO_LINKS, Link, Links, symmetric
 from hami_plugin.sdk import HealthEvent
-from hami_plugin.sdk.polling import Busy
+from hami_plugin.sdk.polling import QueriedDevice
 from vendors.nvidia.health import (
     EventWatch,
     driver_unavailable,
@@ -76,7 +76,7 @@ def measured(
     }
 
 
-def measure(nvml: Nvml, handles: Mapping[str, Handle], addresses: Mapping[str, str], busy: Busy) -> Links:
+def measure(nvml: Nvml, handles: Mapping[str, Handle], addresses: Mapping[str, str], busy: QueriedDevice) -> Links:
     """Every pair of the cards at ``addresses``, both ways; a card without a handle is a problem in the answer.
 
     ``NvmlError`` only when the driver as a whole is gone.
@@ -96,7 +96,7 @@ def measure(nvml: Nvml, handles: Mapping[str, Handle], addresses: Mapping[str, s
     return symmetric(measured(levels, ports, addresses), problems)
 
 
-def _nvlinks(nvml: Nvml, uuid: str, handle: Handle, busy: Busy, problems: list[str]) -> list[NvLink]:
+def _nvlinks(nvml: Nvml, uuid: str, handle: Handle, busy: QueriedDevice, problems: list[str]) -> list[NvLink]:
     """The card's NVLinks that are up and could be read. Above a model's last link NVML answers that there is none."""
     found = []
     with busy.asking(uuid):
@@ -252,7 +252,7 @@ class _Draft:
 class CardDiscoverer:
     """Discovers cards, and remembers what each one was when it last answered."""
 
-    def __init__(self, nvml: Nvml, host: HostTrees, settings: NvidiaSettings, busy: Busy) -> None:
+    def __init__(self, nvml: Nvml, host: HostTrees, settings: NvidiaSettings, busy: QueriedDevice) -> None:
         self._nvml = nvml
         self._host = host
         self._settings = settings
@@ -412,7 +412,7 @@ class NvmlDriver:
     ) -> None:
         self._host = HostTrees(sysfs=settings.sysfs_root or paths.sysfs, proc=settings.proc_root or paths.proc)
         self._nvml = Nvml(library_places(settings), load=load)
-        self._busy = Busy()
+        self._busy = QueriedDevice()
         self._cards = CardDiscoverer(self._nvml, self._host, settings, self._busy)
         self._parts = Parts(settings.mig_strategy)
         self._events = EventWatch(

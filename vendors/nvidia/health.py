@@ -11,7 +11,7 @@ from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.log import logger
 from hami_plugin.model.device import Action, Fault
 from hami_plugin.sdk import HealthEvent
-from hami_plugin.sdk.polling import Busy
+from hami_plugin.sdk.polling import QueriedDevice
 from vendors.nvidia.host import HostTrees
 from vendors.nvidia.nvml import EventSet, Handle, Nvml, NvmlError, NvmlEvent
 from vendors.nvidia.xid import XidPolicy, of_one_instance
@@ -212,7 +212,7 @@ class EventWatch:
         self,
         nvml: Nvml,
         policy: XidPolicy,
-        busy: Busy,
+        busy: QueriedDevice,
         *,
         concerned: Callable[[str, int | None, int | None], Sequence[str]] = lambda card, _gi, _ci: (card,),
         sleep: Callable[[float], None] = time.sleep,

@@ -134,7 +134,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class ProcessSlot:
     """One slot. ``pid`` is the container's, ``host_pid`` the host's or 0.
 
     By card: its memory, what NVML says of it, and its utilisation in percent.
@@ -159,7 +159,7 @@ class Region:
     uuids: tuple[bytes, ...]
     memory_limits: tuple[int, ...]
     core_limits: tuple[int, ...]
-    processes: tuple[Process, ...]
+    processes: tuple[ProcessSlot, ...]
     utilization_switch: int
     recent_kernel: int
     priority: int
@@ -305,7 +305,7 @@ def read(size: int, read_at: ReadAt, *, devices: int) -> Region | Unread:
 
 def _region(layout: Layout, fixed: bytes, tail: bytes, read_at: ReadAt, devices: int) -> Region | Unread:
     start = layout.device_count
-    processes: list[Process] = []
+    processes: list[ProcessSlot] = []
     count, switch, recent, priority = struct.unpack_from("<iiii", tail)
     for index in range(max(0, min(count, MAX_PROCESSES))):
         process = _process(layout, layout.processes + index * layout.slot.size, devices, read_at)
@@ -329,7 +329,7 @@ def _region(layout: Layout, fixed: bytes, tail: bytes, read_at: ReadAt, devices:
     )
 
 
-def _process(layout: Layout, place: int, devices: int, read_at: ReadAt) -> Process | None:
+def _process(layout: Layout, place: int, devices: int, read_at: ReadAt) -> ProcessSlot | None:
     """One slot, read again while its owner writes it, three times at most: a dead writer never ends."""
     slot, data, settled = layout.slot, b"", False
     for _ in range(SEQLOCK_READS):
@@ -340,7 +340,7 @@ def _process(layout: Layout, place: int, devices: int, read_at: ReadAt) -> Proce
         if settled:
             break
     pid, host_pid = struct.unpack_from("<ii", data)
-    return Process(
+    return ProcessSlot(
         pid=pid,
         host_pid=host_pid,
         status=struct.unpack_from("<i", data, slot.status)[0],
@@ -389,7 +389,7 @@ def usage(region: Region, allotted: Sequence[Allotted], *, now_s: float) -> Cont
     )
 
 
-def _device_usage(index: int, card: Allotted, live: Sequence[Process]) -> tuple[DeviceUsage, int]:
+def _device_usage(index: int, card: Allotted, live: Sequence[ProcessSlot]) -> tuple[DeviceUsage, int]:
     """The usage of one card, and how many of the processes' counts for it cannot be true."""
     counted = [process.memory[index] for process in live if index < len(process.memory)]
     true = [one for one in counted if max(one.total, one.context, one.module, one.buffer) <= _most(card)]

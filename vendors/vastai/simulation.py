@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 
 from hami_plugin.model.machine import Machine, MachineDevice
-from hami_plugin.simulation.boards import Board, noted, without
+from hami_plugin.simulation.boards import SimulatedBoard, noted, without
 from hami_plugin.simulation.tools import UNLISTED, Tool, ToolState
 from hami_plugin.simulation.trees import Files
 from vendors.vastai import CONTROL, DIES, QUERY
@@ -28,7 +28,7 @@ def _element(state: ToolState, one: MachineDevice) -> Mapping[str, object]:
     return {"pci_bus": one.pci, "sn": one.extra["card"], "vals": {"Physical": {"value": memory}}}
 
 
-simulate = Board(
+simulate = SimulatedBoard(
     hardware=DIES,
     device=lambda _one: DIES.devices[0],
     control=CONTROL,

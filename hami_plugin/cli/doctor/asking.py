@@ -16,13 +16,13 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from hami_plugin.cli.doctor.cluster import ClusterFacts, services
-from hami_plugin.cli.doctor.findings import Problem, items, member, text_in
-from hami_plugin.cli.doctor.pod import PodFacts, Process, Verdict
+from hami_plugin.cli.doctor.findings import Unavailable, items, member, text_in
+from hami_plugin.cli.doctor.pod import LimitedProcess, PodFacts, SchedulingVerdict
 from hami_plugin.cli.fit.inquiry import Inquiry, answered
 from hami_plugin.cli.pages import page
 from hami_plugin.cluster.client import NODES, PODS, calling
 from hami_plugin.cluster.credentials import find_credentials
-from hami_plugin.cluster.requests import ApiCalls, Call
+from hami_plugin.cluster.requests import ApiCall, ApiCalls
 from hami_plugin.config.load import Configuration
 from hami_plugin.config.settings import Settings
 from hami_plugin.daemon.startup import Options, plan
@@ -73,7 +73,7 @@ async def everything(
     token: str | None = ""
     while token is not None and len(found) < most:
         more = {"limit": str(PAGE), **({"continue": token} if token else {}), **(query or {})}
-        answer = await calls.json(Call(verb="list", kind=kind, path=path, query=more))
+        answer = await calls.json(ApiCall(verb="list", kind=kind, path=path, query=more))
         found += items(answer, "items")
         token = text_in(member(answer, "metadata"), "continue") or None
     return tuple(found[:most])
@@ -85,14 +85,14 @@ def daemons_url(settings: Settings) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.http_port}"
 
 
-async def daemons_page(url: str, name: str) -> Json | Problem:
+async def daemons_page(url: str, name: str) -> Json | Unavailable:
     """A page of the daemon's, whatever its status."""
     try:
         return await within(PAGE_S + 1, name, lambda: page(url, name, timeout=PAGE_S))
     except StuckError:
-        return Problem(text=f"the daemon at {url} does not answer within {PAGE_S:g} s", remedy="look at its log")
+        return Unavailable(text=f"the daemon at {url} does not answer within {PAGE_S:g} s", remedy="look at its log")
     except HamiError as error:
-        return Problem.of(error)
+        return Unavailable.of(error)
 
 
 # -- a pod
@@ -113,9 +113,9 @@ async def pod_facts(namespace: str, name: str, options: Options, environment: Ma
             pending = not view.node and not view.terminal
             verdict = await _verdict(calls, view, known, configuration.settings) if pending else None
     except ConfigError as error:
-        return PodFacts(name=key, raw=Problem(text=str(error)))
+        return PodFacts(name=key, raw=Unavailable(text=str(error)))
     except ClusterError as error:
-        return PodFacts(name=key, raw=Problem.of(error))
+        return PodFacts(name=key, raw=Unavailable.of(error))
     facts = PodFacts(
         name=key,
         raw=raw,
@@ -135,7 +135,7 @@ async def _on_its_node(facts: PodFacts, pod: PodView, options: Options, environm
     try:
         ready = await within(OPENING_S, "configuration", lambda: plan(options, named))
     except HamiError as error:
-        return replace(facts, usage=Problem.of(error))
+        return replace(facts, usage=Unavailable.of(error))
     settings = ready.configuration.settings
     assert isinstance(facts.raw, Mapping)
     usage, processes = await asyncio.gather(
@@ -155,13 +155,13 @@ async def _the_pod(calls: ApiCalls, namespace: str, name: str) -> Json | None:
     return next(iter(await everything(calls, "pods", path, query)), None)
 
 
-async def _events(calls: ApiCalls, pod: PodView) -> tuple[Json, ...] | Problem:
+async def _events(calls: ApiCalls, pod: PodView) -> tuple[Json, ...] | Unavailable:
     path = f"/api/v1/namespaces/{quote(pod.namespace, safe='')}/events"
     query = {"fieldSelector": f"involvedObject.uid={pod.uid}"}
     try:
         found = await everything(calls, "events", path, query, most=MAX_EVENTS)
     except ClusterError as error:
-        return Problem.of(error)
+        return Unavailable.of(error)
     return tuple(sorted(found, key=_when))
 
 
@@ -170,13 +170,15 @@ def _when(event: Json) -> str:
     return text_in(event, "lastTimestamp") or text_in(event, "eventTime") or text_in(meta, "creationTimestamp")
 
 
-async def _verdict(calls: ApiCalls, pod: PodView, known: tuple[Family, ...], settings: Settings) -> Verdict | Problem:
+async def _verdict(
+    calls: ApiCalls, pod: PodView, known: tuple[Family, ...], settings: Settings
+) -> SchedulingVerdict | Unavailable:
     """What the scheduler's own rules say of the cluster as it is."""
     try:
         nodes, pods = await asyncio.gather(everything(calls, "nodes", NODES), everything(calls, "pods", PODS))
         hard = await _quota(calls, pod.namespace)
     except ClusterError as error:
-        return Problem.of(error)
+        return Unavailable.of(error)
     order = settings.scheduler
     inquiry = Inquiry(
         pod=pod,
@@ -190,10 +192,10 @@ async def _verdict(calls: ApiCalls, pod: PodView, known: tuple[Family, ...], set
     try:
         answer = await within(RULES_S, "rules", lambda: answered(inquiry))
     except StuckError:
-        return Problem(text=f"they take longer than {RULES_S:g} s")
+        return Unavailable(text=f"they take longer than {RULES_S:g} s")
     except HamiError as error:
-        return Verdict(failed={"admission": str(error)})
-    return Verdict(
+        return SchedulingVerdict(failed={"admission": str(error)})
+    return SchedulingVerdict(
         fitting=tuple(one.name for one in answer.fitting),
         failed={one.node_info.node.name: one.why for one in answer.failed},
     )
@@ -208,13 +210,13 @@ async def _quota(calls: ApiCalls, namespace: str) -> Mapping[str, str]:
     return {name: text for one in map(quota_view, found) for name, text in one.hard.items()}
 
 
-async def _used(pod: PodView, url: str) -> tuple[Json, ...] | Problem:
+async def _used(pod: PodView, url: str) -> tuple[Json, ...] | Unavailable:
     """The pod's containers, by the daemon of this host."""
     found = await daemons_page(url, "debug/usage")
-    if isinstance(found, Problem):
+    if isinstance(found, Unavailable):
         return found
     if found.get("node") != pod.node:
-        return Problem(text=f"the daemon at {url} serves node {found.get('node')}, and the pod is on {pod.node}")
+        return Unavailable(text=f"the daemon at {url} serves node {found.get('node')}, and the pod is on {pod.node}")
     return tuple(
         one
         for device in items(found, "devices")
@@ -223,7 +225,7 @@ async def _used(pod: PodView, url: str) -> tuple[Json, ...] | Problem:
     )
 
 
-async def _processes(pod: Json, hook: Path) -> tuple[Process, ...] | Problem:
+async def _processes(pod: Json, hook: Path) -> tuple[LimitedProcess, ...] | Unavailable:
     names = {
         text_in(one, "containerID").rpartition("://")[2]: text_in(one, "name")
         for one in items(member(pod, "status"), "containerStatuses")
@@ -232,12 +234,12 @@ async def _processes(pod: Json, hook: Path) -> tuple[Process, ...] | Problem:
     try:
         return await within(PROCESSES_S, "processes", lambda: tuple(processes_of(names, hook, PROC)))
     except StuckError:
-        return Problem(text=f"/proc is not read within {PROCESSES_S:g} s")
+        return Unavailable(text=f"/proc is not read within {PROCESSES_S:g} s")
     except OSError as error:
-        return Problem(text=error.strerror or str(error))
+        return Unavailable(text=error.strerror or str(error))
 
 
-def processes_of(containers: Mapping[str, str], hook: Path, proc: Path) -> Iterator[Process]:
+def processes_of(containers: Mapping[str, str], hook: Path, proc: Path) -> Iterator[LimitedProcess]:
     """The processes of these containers, ids to names, and whether each has mapped a library of the limiter's.
 
     The loader brings it into every dynamic program, also into one that uses no device. Containers that were not given
@@ -250,7 +252,7 @@ def processes_of(containers: Mapping[str, str], hook: Path, proc: Path) -> Itera
             group = _begin(folder / "cgroup", MAX_CGROUP).decode(errors="replace")
             container = next((name for number, name in containers.items() if number in group), None)
             if container is not None and library in _begin(folder / "mountinfo", MAX_MAPS):
-                yield Process(
+                yield LimitedProcess(
                     pid=int(folder.name),
                     name=_begin(folder / "comm", 64).decode(errors="replace").strip(),
                     container=container,
@@ -286,7 +288,7 @@ async def cluster_facts(options: Options, environment: Mapping[str, str]) -> Clu
             )
             endpoints = await asyncio.gather(*(_endpoints(calls, *one) for one in services(webhooks)))
     except ConfigError as error:
-        problem = Problem(text=str(error))
+        problem = Unavailable(text=str(error))
         return replace(facts, nodes=problem)
     return replace(
         facts,
@@ -298,18 +300,18 @@ async def cluster_facts(options: Options, environment: Mapping[str, str]) -> Clu
     )
 
 
-async def _listed(calls: ApiCalls, kind: str, path: str) -> tuple[Json, ...] | Problem:
+async def _listed(calls: ApiCalls, kind: str, path: str) -> tuple[Json, ...] | Unavailable:
     try:
         return await everything(calls, kind, path)
     except ClusterError as error:
-        return Problem.of(error)
+        return Unavailable.of(error)
 
 
-async def _endpoints(calls: ApiCalls, namespace: str, name: str) -> int | Problem:
+async def _endpoints(calls: ApiCalls, namespace: str, name: str) -> int | Unavailable:
     """How many addresses of a service are ready."""
     path = f"/api/v1/namespaces/{quote(namespace, safe='')}/endpoints/{quote(name, safe='')}"
     try:
-        found = await calls.json(Call(verb="get", kind="endpoints", path=path, name=f"{namespace}/{name}"))
+        found = await calls.json(ApiCall(verb="get", kind="endpoints", path=path, name=f"{namespace}/{name}"))
     except ClusterError as error:
-        return 0 if error.not_found else Problem.of(error)
+        return 0 if error.not_found else Unavailable.of(error)
     return sum(len(list(items(subset, "addresses"))) for subset in items(found, "subsets"))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from hami_plugin.cli.doctor.findings import ApiFacts, NodeFacts, Problem, items, member, text_in, texts
+from hami_plugin.cli.doctor.findings import ApiFacts, NodeFacts, Unavailable, items, member, text_in, texts
 from hami_plugin.model.views import Json
 from hami_plugin.protocol.keys import OWN
 
@@ -45,8 +45,8 @@ class Gathered:
     facts: NodeFacts
     document: Mapping[str, Any]
     versions: Mapping[str, str]
-    pages: Mapping[str, bytes | Problem] = field(default_factory=dict)
-    files: Mapping[str, bytes | Problem] = field(default_factory=dict)
+    pages: Mapping[str, bytes | Unavailable] = field(default_factory=dict)
+    files: Mapping[str, bytes | Unavailable] = field(default_factory=dict)
 
 
 def without_secrets(content: bytes) -> bytes:
@@ -85,7 +85,7 @@ def _entries(gathered: Gathered) -> Iterator[tuple[str, bytes]]:
         yield "pods.json", _json([_pod(pod) for pod in facts.api.pods])
     for folder, found in (("daemon", gathered.pages), ("files", gathered.files)):
         for name, content in found.items():
-            if isinstance(content, Problem):
+            if isinstance(content, Unavailable):
                 yield f"{folder}/{name}.missing.txt", f"{content.text}\n".encode()
             else:
                 yield f"{folder}/{name}", content

@@ -9,7 +9,7 @@ from typing import Any
 
 from hami_plugin.cli.doctor.findings import (
     Finding,
-    Problem,
+    Unavailable,
     failed,
     in_order,
     items,
@@ -24,7 +24,7 @@ from hami_plugin.protocol.keys import ASSIGNED_NODE, REFUSES
 from hami_plugin.scheduler.engine.node_info import read_idle_node
 from hami_plugin.sdk import Family
 
-Listed = tuple[Json, ...] | Problem
+Listed = tuple[Json, ...] | Unavailable
 WEBHOOK = "vgpu.hami.io"
 """The name of the webhook in HAMi's chart and in ours."""
 RESERVED = "-reserved-"
@@ -43,14 +43,14 @@ class ClusterFacts:
     pods: Listed = ()
     webhooks: Listed = ()
     bindings: Listed = ()
-    endpoints: Mapping[tuple[str, str], int | Problem] = field(default_factory=dict)
+    endpoints: Mapping[tuple[str, str], int | Unavailable] = field(default_factory=dict)
     locks: Mapping[str, timedelta] = field(default_factory=dict)
     now: datetime | None = None
 
 
 def cluster_findings(facts: ClusterFacts) -> tuple[Finding, ...]:
     """Everything about a cluster, causes first."""
-    if isinstance(facts.nodes, Problem):
+    if isinstance(facts.nodes, Unavailable):
         return (Finding.of("api server", facts.nodes),)
     return in_order((*_webhooks(facts), *_policies(facts), *_nodes(facts, facts.nodes), *_pods(facts)))
 
@@ -63,14 +63,14 @@ def services(webhooks: Listed) -> tuple[tuple[str, str], ...]:
 
 def _ours(webhooks: Listed) -> Iterator[tuple[str, Json]]:
     """Each webhook for pods with devices, and the name of its configuration."""
-    for configuration in () if isinstance(webhooks, Problem) else webhooks:
+    for configuration in () if isinstance(webhooks, Unavailable) else webhooks:
         for one in items(configuration, "webhooks"):
             if text_in(one, "name") == WEBHOOK:
                 yield text_in(member(configuration, "metadata"), "name"), one
 
 
 def _webhooks(facts: ClusterFacts) -> Iterator[Finding]:
-    if isinstance(facts.webhooks, Problem):
+    if isinstance(facts.webhooks, Unavailable):
         yield warning("webhook", f"was not checked: {facts.webhooks.text}", facts.webhooks.remedy)
         return
     found = list(_ours(facts.webhooks))
@@ -89,7 +89,7 @@ def _webhooks(facts: ClusterFacts) -> Iterator[Finding]:
             text = f"{name} is passed over when it does not answer: pods then go to the default scheduler"
             yield warning("webhook", text, "failurePolicy: Fail, with a matchCondition or a selector")
     for (namespace, service), ready in facts.endpoints.items():
-        if isinstance(ready, Problem):
+        if isinstance(ready, Unavailable):
             yield warning("scheduler", f"service {namespace}/{service} was not checked: {ready.text}")
         elif not ready:
             remedy = f"kubectl -n {namespace} get pods; look at their log and readiness"
@@ -99,7 +99,7 @@ def _webhooks(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _policies(facts: ClusterFacts) -> Iterator[Finding]:
-    if isinstance(facts.bindings, Problem):
+    if isinstance(facts.bindings, Unavailable):
         yield warning(
             "admission policies", f"were not checked: {facts.bindings.text}", "Kubernetes has them since 1.30"
         )
@@ -147,7 +147,7 @@ def _command(container: Json) -> str:
 
 
 def _nodes(facts: ClusterFacts, nodes: Sequence[Json]) -> Iterator[Finding]:
-    pods = None if isinstance(facts.pods, Problem) else _Daemons.of(facts.pods)
+    pods = None if isinstance(facts.pods, Unavailable) else _Daemons.of(facts.pods)
     with_devices = 0
     for raw in nodes:
         node = node_view(raw)
@@ -206,7 +206,7 @@ def _daemon(node: str, daemons: _Daemons | None) -> Iterator[Finding]:
 
 
 def _pods(facts: ClusterFacts) -> Iterator[Finding]:
-    if isinstance(facts.pods, Problem):
+    if isinstance(facts.pods, Unavailable):
         yield warning("pods", f"were not checked: {facts.pods.text}", facts.pods.remedy)
         return
     names = {name for one in facts.families for name in one.resources.names.values() if name}

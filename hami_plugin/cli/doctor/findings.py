@@ -44,7 +44,7 @@ class Finding:
     remedy: str = ""
 
     @classmethod
-    def of(cls, check: str, problem: Problem, mark: Mark = Mark.FAILED) -> Finding:
+    def of(cls, check: str, problem: Unavailable, mark: Mark = Mark.FAILED) -> Finding:
         return cls(check=check, mark=mark, text=problem.text, remedy=problem.remedy)
 
 
@@ -66,19 +66,19 @@ def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class Unavailable:
     """Why something could not be had, and what to do about that."""
 
     text: str
     remedy: str = ""
 
     @classmethod
-    def of(cls, error: HamiError) -> Problem:
+    def of(cls, error: HamiError) -> Unavailable:
         return cls(text=error.message, remedy=error.hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resource:
+class NodeResource:
     """One family on this node. ``specs`` are why CDI names of its devices do not resolve; ``wanted`` the annotations
     that the node should have for them, None for those that it should not.
 
@@ -97,12 +97,12 @@ class Resource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class DiscoveredVendor:
     """A vendor's devices with the versions that its driver tells."""
 
     devices: tuple[Device, ...]
     facts: Mapping[str, str]
-    resources: tuple[Resource, ...]
+    resources: tuple[NodeResource, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class VendorFacts:
     """
 
     name: str
-    found: Found | Problem
+    found: DiscoveredVendor | Unavailable
     ways: tuple[Way, ...] = ()
     why: str = ""
     ignored: str = ""
@@ -148,8 +148,8 @@ class KubeletFacts:
 
     path: str
     socket: Socket
-    pod_resources: Problem | None = None
-    checkpoint: Problem | None = None
+    pod_resources: Unavailable | None = None
+    checkpoint: Unavailable | None = None
     kept: bool = True
 
 
@@ -165,7 +165,7 @@ class ApiFacts:
 
     node: Json | None = None
     missing: tuple[str, ...] = ()
-    refused: Mapping[str, Problem] = field(default_factory=dict)
+    refused: Mapping[str, Unavailable] = field(default_factory=dict)
     skew_s: float | None = None
     rivals: tuple[str, ...] = ()
     pods: tuple[Json, ...] = ()
@@ -194,11 +194,11 @@ class NodeFacts:
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     effective: Mapping[str, Any] = field(default_factory=dict)
-    vendors: tuple[VendorFacts, ...] | Problem = ()
+    vendors: tuple[VendorFacts, ...] | Unavailable = ()
     kubelet: KubeletFacts | None = None
     directories: tuple[Directory, ...] = ()
-    api: ApiFacts | Problem | None = None
-    daemon: DaemonFacts | Problem | None = None
+    api: ApiFacts | Unavailable | None = None
+    daemon: DaemonFacts | Unavailable | None = None
     locks: Mapping[str, timedelta] = field(default_factory=dict)
     now: datetime | None = None
 
@@ -260,17 +260,17 @@ def _directories(directories: Iterable[Directory]) -> Iterator[Finding]:
 
 
 def _served(facts: NodeFacts) -> Sequence[VendorFacts]:
-    return () if isinstance(facts.vendors, Problem) else facts.vendors
+    return () if isinstance(facts.vendors, Unavailable) else facts.vendors
 
 
-def _resources(facts: NodeFacts) -> Iterator[Resource]:
+def _resources(facts: NodeFacts) -> Iterator[NodeResource]:
     for vendor in _served(facts):
-        if isinstance(vendor.found, Found):
+        if isinstance(vendor.found, DiscoveredVendor):
             yield from vendor.found.resources
 
 
-def _vendors(vendors: Sequence[VendorFacts] | Problem) -> Iterator[Finding]:
-    if isinstance(vendors, Problem):
+def _vendors(vendors: Sequence[VendorFacts] | Unavailable) -> Iterator[Finding]:
+    if isinstance(vendors, Unavailable):
         yield Finding.of("driver", vendors)
         return
     if not vendors:
@@ -278,7 +278,7 @@ def _vendors(vendors: Sequence[VendorFacts] | Problem) -> Iterator[Finding]:
         yield failed("driver", "this host has no hardware of any vendor that is enabled", remedy)
     for vendor in vendors:
         check = f"driver {vendor.name}"
-        if isinstance(vendor.found, Problem):
+        if isinstance(vendor.found, Unavailable):
             yield Finding.of(check, vendor.found)
             continue
         facts = ", ".join(f"{name} {value}" for name, value in vendor.found.facts.items())
@@ -366,7 +366,7 @@ def _api(facts: NodeFacts) -> Iterator[Finding]:
     api = facts.api
     if api is None:
         return
-    if isinstance(api, Problem):
+    if isinstance(api, Unavailable):
         text = f"{api.text} (rights, clock and annotations were not checked)"
         yield failed("api server", text, api.remedy)
         return
@@ -409,7 +409,7 @@ def _clock(skew: float | None) -> Iterator[Finding]:
 
 def _daemon(facts: NodeFacts) -> Iterator[Finding]:
     daemon = facts.daemon
-    if isinstance(daemon, Problem):
+    if isinstance(daemon, Unavailable):
         yield Finding.of("daemon", daemon)
     if not isinstance(daemon, DaemonFacts):
         return
@@ -513,7 +513,7 @@ def _live(facts: NodeFacts) -> Mapping[str, str] | None:
     return texts(member(member(facts.api.node, "metadata"), "annotations"))
 
 
-def _contradiction(resource: Resource, key: str, wanted: str | None, live: str | None) -> str:
+def _contradiction(resource: NodeResource, key: str, wanted: str | None, live: str | None) -> str:
     """What an annotation says that is not so; empty where nothing is wrong. Only the register is judged by content.
 
     Health is left out: the daemon remembers faults that are over.

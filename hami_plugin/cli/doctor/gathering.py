@@ -28,12 +28,12 @@ from hami_plugin.cli.doctor.findings import (
     ApiFacts,
     DaemonFacts,
     Directory,
-    Found,
+    DiscoveredVendor,
     KubeletFacts,
     NodeFacts,
-    Problem,
-    Resource,
+    NodeResource,
     Socket,
+    Unavailable,
     VendorFacts,
     items,
     member,
@@ -42,9 +42,9 @@ from hami_plugin.cli.doctor.findings import (
 from hami_plugin.cli.pages import text as page_text
 from hami_plugin.cli.snapshot import snapshot_of
 from hami_plugin.cluster.client import PODS, node_path
-from hami_plugin.cluster.requests import ApiCalls, Call
+from hami_plugin.cluster.requests import ApiCall, ApiCalls
 from hami_plugin.config.settings import Settings
-from hami_plugin.daemon.startup import Options, Plan, Served, opened, plan
+from hami_plugin.daemon.startup import Options, ServedVendor, StartPlan, opened, plan
 from hami_plugin.errors import ClusterError, ConfigError, DriverUnavailableError, HamiError
 from hami_plugin.host.bounded_yaml import read_yaml
 from hami_plugin.host.paths import HostFiles, HostPaths
@@ -110,7 +110,7 @@ async def node_facts(options: Options, environment: Mapping[str, str], *, origin
 # -- drivers
 
 
-def _in_use(ready: Plan) -> bool:
+def _in_use(ready: StartPlan) -> bool:
     """Whether CDI may be in use."""
     return any(getattr(one, "automatic", False) or _cdi(one) for one in ready.configuration.vendors.values())
 
@@ -120,23 +120,23 @@ def _cdi(settings: object) -> bool:
     return bool(delivery and delivery.cdi)
 
 
-async def _vendors(ready: Plan, host: HostPaths) -> tuple[VendorFacts, ...] | Problem:
+async def _vendors(ready: StartPlan, host: HostPaths) -> tuple[VendorFacts, ...] | Unavailable:
     try:
         served = await within(OPENING_S, "opening", lambda: opened(ready, host))
     except StuckError:
-        return Problem(text=f"the vendors' drivers are not opened within {OPENING_S:g} s", remedy="look at dmesg")
+        return Unavailable(text=f"the vendors' drivers are not opened within {OPENING_S:g} s", remedy="look at dmesg")
     except HamiError as error:
-        return Problem.of(error)
+        return Unavailable.of(error)
     own = ready.configuration.settings
     return tuple(await asyncio.gather(*(_vendor(one, own, host) for one in served)))
 
 
-async def _vendor(served: Served, own: Settings, host: HostPaths) -> VendorFacts:
+async def _vendor(served: ServedVendor, own: Settings, host: HostPaths) -> VendorFacts:
     """One vendor's devices, and what this host has for its containers."""
     handover = served.handover
     facts = VendorFacts(
         name=served.vendor.name,
-        found=Problem(text=""),
+        found=Unavailable(text=""),
         ways=handover.ways if handover else (),
         why=handover.why if handover else "",
         ignored=handover.ignored if handover else "",
@@ -145,18 +145,18 @@ async def _vendor(served: Served, own: Settings, host: HostPaths) -> VendorFacts
         found = await within(DRIVER_S, f"driver {facts.name}", lambda: _found(served, own, HostFiles(paths=host)))
     except StuckError:
         text = f"DriverHung: no answer within {DRIVER_S:g} s"
-        return replace(facts, found=Problem(text=text, remedy="look at dmesg; usually only a reboot helps"))
+        return replace(facts, found=Unavailable(text=text, remedy="look at dmesg; usually only a reboot helps"))
     except DriverUnavailableError as error:
-        return replace(facts, found=Problem(text=f"{error.reason}: {error.message}", remedy=error.hint))
+        return replace(facts, found=Unavailable(text=f"{error.reason}: {error.message}", remedy=error.hint))
     except HamiError as error:
-        return replace(facts, found=Problem.of(error))
+        return replace(facts, found=Unavailable.of(error))
     except Exception as error:  # noqa: BLE001  # the line between one vendor and all others
         text = f"its code failed unexpectedly: {type(error).__name__}: {error}"[:500]
-        return replace(facts, found=Problem(text=text, remedy="report it; enabled: false if it is not needed"))
+        return replace(facts, found=Unavailable(text=text, remedy="report it; enabled: false if it is not needed"))
     return replace(facts, found=found)
 
 
-def _found(served: Served, own: Settings, host: HostFiles) -> Found:
+def _found(served: ServedVendor, own: Settings, host: HostFiles) -> DiscoveredVendor:
     """On the vendor's thread."""
     try:
         snapshot = snapshot_of(served.driver)
@@ -168,16 +168,16 @@ def _found(served: Served, own: Settings, host: HostFiles) -> Found:
     finally:
         with suppress(Exception):
             served.driver.close()
-    return Found(devices=snapshot.devices, facts=snapshot.facts, resources=tuple(resources))
+    return DiscoveredVendor(devices=snapshot.devices, facts=snapshot.facts, resources=tuple(resources))
 
 
-def _resource(family: Family, snapshot: Snapshot, own: Settings, host: HostFiles) -> Resource:
+def _resource(family: Family, snapshot: Snapshot, own: Settings, host: HostFiles) -> NodeResource:
     node, devices = family.node, snapshot.devices
     offered = [device for device in devices if device.health.offered]
     limited = any(node.limited(device) for device in devices)
     style = Style(legacy=own.register_format == "legacy", scores=False)
     wanted = {} if node.partitions or node.tells_taken else wanted_annotations(family, snapshot, style)
-    return Resource(
+    return NodeResource(
         name=family.resources.count,
         device_type=family.device_type,
         offered=sum(map(node.replicas, offered)),
@@ -202,15 +202,15 @@ def _unresolved(family: Family, devices: Sequence[Device], own: Settings, host: 
     return (*tuple(causes)[:4], *(problems if causes else ()))
 
 
-def _well(vendors: Sequence[VendorFacts] | Problem) -> Iterator[Found]:
-    for one in () if isinstance(vendors, Problem) else vendors:
-        if isinstance(one.found, Found):
+def _well(vendors: Sequence[VendorFacts] | Unavailable) -> Iterator[DiscoveredVendor]:
+    for one in () if isinstance(vendors, Unavailable) else vendors:
+        if isinstance(one.found, DiscoveredVendor):
             yield one.found
 
 
-def _words(vendors: Sequence[VendorFacts] | Problem) -> tuple[str, ...]:
+def _words(vendors: Sequence[VendorFacts] | Unavailable) -> tuple[str, ...]:
     """What the name of another plugin for the same devices would have in it."""
-    own = () if isinstance(vendors, Problem) else tuple(one.name for one in vendors)
+    own = () if isinstance(vendors, Unavailable) else tuple(one.name for one in vendors)
     domains = {one.name.split("/")[0].split(".")[0] for found in _well(vendors) for one in found.resources}
     return tuple(sorted({*own, *domains, "vgpu"}))
 
@@ -231,12 +231,12 @@ async def _kubelet(settings: Settings) -> KubeletFacts:
     return KubeletFacts(path=str(path), socket=socket, pod_resources=asked, checkpoint=unread)
 
 
-async def _tried(asked: Awaitable[object]) -> Problem | None:
+async def _tried(asked: Awaitable[object]) -> Unavailable | None:
     """Why nothing came of it; None where something did."""
     try:
         await asked
     except HamiError as error:
-        return Problem.of(error)
+        return Unavailable.of(error)
     return None
 
 
@@ -285,20 +285,20 @@ def _looked_at(what: str, path: Path) -> Directory:
 # -- the daemon's port
 
 
-async def _daemon(settings: Settings, url: str) -> DaemonFacts | Problem:
+async def _daemon(settings: Settings, url: str) -> DaemonFacts | Unavailable:
     url = url or daemons_url(settings)
     names = ("readyz", "healthz", "debug/config", "debug/usage")
     pages = await asyncio.gather(*(daemons_page(url, name) for name in names))
     ready, alive, configuration, usage = pages
-    if isinstance(ready, Problem):
+    if isinstance(ready, Unavailable):
         remedy = "kubectl get pods shows whether it runs, and its log why not; --url says where it answers"
-        return Problem(text=ready.text, remedy=remedy)
+        return Unavailable(text=ready.text, remedy=remedy)
     return DaemonFacts(
         url=url,
         components={key: str(value) for key, value in member(ready, "components").items()},
-        alive=() if isinstance(alive, Problem) else tuple(map(str, alive.get("problems") or ())),
-        configuration={} if isinstance(configuration, Problem) else configuration,
-        usage={} if isinstance(usage, Problem) else usage,
+        alive=() if isinstance(alive, Unavailable) else tuple(map(str, alive.get("problems") or ())),
+        configuration={} if isinstance(configuration, Unavailable) else configuration,
+        usage={} if isinstance(usage, Unavailable) else usage,
     )
 
 
@@ -311,14 +311,14 @@ async def _api(
     settings: Settings,
     types: Sequence[str],
     words: Sequence[str],
-) -> ApiFacts | Problem:
+) -> ApiFacts | Unavailable:
     try:
         async with api_calls(kubeconfig, environment) as calls:
             return await _Asking(calls, settings, types, words).facts()
     except ConfigError as error:
-        return Problem(text=str(error), remedy="run it in the daemon's pod, or give --kubeconfig")
+        return Unavailable(text=str(error), remedy="run it in the daemon's pod, or give --kubeconfig")
     except ClusterError as error:
-        return Problem.of(error)
+        return Unavailable.of(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +333,7 @@ class _Asking:
         name = self.settings.node_name
         missing = await self._missing()
         try:
-            node = await self.calls.json(Call(verb="get", kind="nodes", path=node_path(name), name=name))
+            node = await self.calls.json(ApiCall(verb="get", kind="nodes", path=node_path(name), name=name))
         except ClusterError as error:
             if error.not_found:
                 return ApiFacts(missing=missing)
@@ -342,7 +342,9 @@ class _Asking:
             raise
         writes = {"of nodes": self._dry_node(name), "of Events": self._dry_event(name)}
         answers = await asyncio.gather(*writes.values())
-        refused = {what: problem for what, problem in zip(writes, answers, strict=True) if isinstance(problem, Problem)}
+        refused = {
+            what: problem for what, problem in zip(writes, answers, strict=True) if isinstance(problem, Unavailable)
+        }
         if missing:  # a right that is missing refuses them as well
             refused = {}
         skew = next((one for one in answers if isinstance(one, float)), None)
@@ -367,7 +369,7 @@ class _Asking:
             "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": {"verb": verb, "resource": kind, "group": ""}},
         }
-        call = Call(verb="create", kind="selfsubjectaccessreviews", path=REVIEWS, name=f"{verb} {kind}", body=body)
+        call = ApiCall(verb="create", kind="selfsubjectaccessreviews", path=REVIEWS, name=f"{verb} {kind}", body=body)
         try:
             answer = await self.calls.json(call)
         except ClusterError as error:
@@ -376,19 +378,19 @@ class _Asking:
             raise
         return member(answer, "status").get("allowed") is not False
 
-    async def _dry_node(self, name: str) -> Problem | None:
+    async def _dry_node(self, name: str) -> Unavailable | None:
         """A trial patch of an annotation of ours: rights and admission policies judge it, and nothing is stored."""
         if not self.types:
             return None
         body = {"metadata": {"annotations": {unhealthy_key(self.types[0]): "trial"}}}
-        call = Call(verb="patch", kind="nodes", path=node_path(name), name=name, query=DRY, body=body)
+        call = ApiCall(verb="patch", kind="nodes", path=node_path(name), name=name, query=DRY, body=body)
         try:
             await self.calls.json(call)
         except ClusterError as error:
             return _refusal(error)
         return None
 
-    async def _dry_event(self, node: str) -> Problem | float | None:
+    async def _dry_event(self, node: str) -> Unavailable | float | None:
         """A trial Event. Its time is the server's: how far this clock is ahead of that, in seconds."""
         body = {
             "apiVersion": "v1",
@@ -404,7 +406,7 @@ class _Asking:
         before = time.time()
         try:
             made = await self.calls.json(
-                Call(verb="create", kind="events", path=path, name="a trial Event", query=DRY, body=body)
+                ApiCall(verb="create", kind="events", path=path, name="a trial Event", query=DRY, body=body)
             )
         except ClusterError as error:
             return _refusal(error)
@@ -436,11 +438,11 @@ class _Asking:
                 yield f"{text_in(member(pod, 'metadata'), 'namespace')}/{text_in(member(pod, 'metadata'), 'name')}"
 
 
-def _refusal(error: ClusterError) -> Problem | None:
+def _refusal(error: ClusterError) -> Unavailable | None:
     """What refused a trial; None for what says nothing of admission."""
     if error.status in (400, 403, 422):
         remedy = "name this account in the policy's exemptions (the chart: admissionPolicies.exemptUsers)"
-        return Problem(text=f"with these credentials: {error.message}", remedy=remedy)
+        return Unavailable(text=f"with these credentials: {error.message}", remedy=remedy)
     return None
 
 
@@ -458,7 +460,7 @@ def versions() -> Mapping[str, str]:
     }
 
 
-async def daemons_pages(facts: NodeFacts, url: str) -> Mapping[str, bytes | Problem]:
+async def daemons_pages(facts: NodeFacts, url: str) -> Mapping[str, bytes | Unavailable]:
     """The daemon's pages as they are."""
     where = facts.daemon.url if isinstance(facts.daemon, DaemonFacts) else url
     if not where:
@@ -475,16 +477,16 @@ async def daemons_pages(facts: NodeFacts, url: str) -> Mapping[str, bytes | Prob
     return dict(zip(names, found, strict=True))
 
 
-async def _raw_page(url: str, name: str) -> bytes | Problem:
+async def _raw_page(url: str, name: str) -> bytes | Unavailable:
     try:
         return await within(PAGE_S + 1, name, lambda: page_text(url, name, timeout=PAGE_S))
     except StuckError:
-        return Problem(text=f"no answer within {PAGE_S:g} s")
+        return Unavailable(text=f"no answer within {PAGE_S:g} s")
     except HamiError as error:
-        return Problem.of(error)
+        return Unavailable.of(error)
 
 
-async def daemons_files(facts: NodeFacts) -> Mapping[str, bytes | Problem]:
+async def daemons_files(facts: NodeFacts) -> Mapping[str, bytes | Unavailable]:
     """The CDI specs that bear our names, the end of the journal, and what is in the directories, without contents."""
     folders = [Path(str(one)) for one in facts.effective.get("cdiDirs") or ()]
     state, kubelet = (Path(str(facts.effective.get(key) or "/nowhere")) for key in ("stateDir", "kubeletDir"))
@@ -509,13 +511,13 @@ async def _named(folder: Path) -> Sequence[Path]:
         return ()
 
 
-async def _file(name: str, read: Callable[[], bytes]) -> bytes | Problem:
+async def _file(name: str, read: Callable[[], bytes]) -> bytes | Unavailable:
     try:
         return await within(FILE_S, name, read)
     except StuckError:
-        return Problem(text=f"its file system does not answer within {FILE_S:g} s")
+        return Unavailable(text=f"its file system does not answer within {FILE_S:g} s")
     except OSError as error:
-        return Problem(text=error.strerror or str(error))
+        return Unavailable(text=error.strerror or str(error))
 
 
 def _end(path: Path) -> bytes:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hami_plugin.allocation.allocator import question_of
-from hami_plugin.cli.doctor.findings import Finding, Problem, failed, in_order, items, member, ok, text_in, warning
+from hami_plugin.cli.doctor.findings import Finding, Unavailable, failed, in_order, items, member, ok, text_in, warning
 from hami_plugin.errors import RefusalReason, WireError
 from hami_plugin.model.views import ContainerView, Json, PodView
-from hami_plugin.protocol.decisions import Claim, asking, claims
+from hami_plugin.protocol.decisions import DecidedShare, asking, claims
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_FAILED, PHASE_SUCCESS
 from hami_plugin.scheduler.engine.admission import DEFAULT_SCHEDULER, IGNORE
 from hami_plugin.scheduler.engine.reasons import Reason, parse_summary, plain
@@ -18,7 +18,7 @@ from hami_plugin.sdk import Family
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class SchedulingVerdict:
     """What the scheduler's rules say now: the nodes where the pod fits, and why not, by node."""
 
     fitting: tuple[str, ...] = ()
@@ -26,7 +26,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class LimitedProcess:
     """A process of a container that was given the limiter's library. ``limited``: it has mapped it."""
 
     pid: int
@@ -45,15 +45,15 @@ class PodFacts:
     """
 
     name: str
-    raw: Json | Problem | None
+    raw: Json | Unavailable | None
     view: PodView | None = None
     families: tuple[Family, ...] = ()
     scheduler: str = ""
     serves_others: bool = False
-    events: tuple[Json, ...] | Problem = ()
-    verdict: Verdict | Problem | None = None
-    usage: tuple[Json, ...] | Problem | None = None
-    processes: tuple[Process, ...] | Problem | None = None
+    events: tuple[Json, ...] | Unavailable = ()
+    verdict: SchedulingVerdict | Unavailable | None = None
+    usage: tuple[Json, ...] | Unavailable | None = None
+    processes: tuple[LimitedProcess, ...] | Unavailable | None = None
 
 
 WAIT = "wait until pods end there, ask for less, or add nodes; hami-plugin fit explains each device"
@@ -92,7 +92,7 @@ STARTING = frozenset({"ContainerCreating", "PodInitializing", ""})
 
 def pod_findings(facts: PodFacts) -> tuple[Finding, ...]:
     """Everything about a pod, causes first."""
-    if isinstance(facts.raw, Problem):
+    if isinstance(facts.raw, Unavailable):
         return (Finding.of("api server", facts.raw),)
     if facts.raw is None or facts.view is None:
         return (failed("pod", "there is none of this name", "kubectl get pods -A; give its namespace with -n"),)
@@ -169,11 +169,11 @@ def _verdict(facts: PodFacts, pod: PodView) -> Iterator[Finding]:
         return
     message = _last(facts.events, ("FilteringFailed", "BindingFailed")) or _last(facts.events, ("FailedScheduling",))
     verdict = facts.verdict
-    why = dict(verdict.failed or {}) if isinstance(verdict, Verdict) else {}
+    why = dict(verdict.failed or {}) if isinstance(verdict, SchedulingVerdict) else {}
     remedy = next((PENDING[plain(one)] for text in (message, *why.values()) for one in _reasons(text)), "")
     if message:
         yield failed("scheduler", message, remedy or WAIT)
-    if isinstance(verdict, Problem):
+    if isinstance(verdict, Unavailable):
         yield warning("rules", f"were not asked: {verdict.text}", verdict.remedy)
     elif verdict and verdict.fitting:
         text = f"place it on {', '.join(verdict.fitting[:4])} now"
@@ -195,9 +195,9 @@ def _reasons(text: str) -> Iterator[str]:
     yield from (one for one in PENDING if one in text and one not in summed)
 
 
-def _last(events: Sequence[Json] | Problem, reasons: Sequence[str]) -> str:
+def _last(events: Sequence[Json] | Unavailable, reasons: Sequence[str]) -> str:
     """The message of the newest Event with one of the reasons."""
-    listed = () if isinstance(events, Problem) else events
+    listed = () if isinstance(events, Unavailable) else events
     messages = [text_in(one, "message") for one in listed if text_in(one, "reason") in reasons]
     return messages[-1] if messages else ""
 
@@ -236,7 +236,7 @@ def _refusal(facts: PodFacts, raw: Json) -> Iterator[Finding]:
         reason = next((one for one in RefusalReason if one.value in message), None)
         remedy = REFUSED[reason] if reason else "see kubectl describe pod"
         yield failed("kubelet", f"{text_in(status, 'reason') or text_in(status, 'phase')}: {message}"[:1000], remedy)
-    if isinstance(facts.events, Problem):
+    if isinstance(facts.events, Unavailable):
         yield warning("Events", f"were not read: {facts.events.text}", "give --kubeconfig of a user who may list them")
 
 
@@ -253,7 +253,7 @@ def _decision(pod: PodView, wanted: Wanted) -> Iterator[Finding]:
             yield from _granted(claim, family)
 
 
-def _granted(claim: Claim, family: Family) -> Iterator[Finding]:
+def _granted(claim: DecidedShare, family: Family) -> Iterator[Finding]:
     container = claim.container
     unlimited = [grant.uuid for grant in claim.grants if not grant.memory and not grant.cores]
     what = ", ".join(f"{one.memory} MiB and {one.cores} cores of {one.uuid}" for one in claim.grants)
@@ -279,9 +279,9 @@ OFF = frozenset({"CUDA_DISABLE_CONTROL", "LD_PRELOAD", "LD_AUDIT"})
 
 
 def _region(facts: PodFacts, pod: PodView) -> Iterator[Finding]:
-    if isinstance(facts.usage, Problem):
+    if isinstance(facts.usage, Unavailable):
         yield warning("usage", f"was not read: {facts.usage.text}", f"run it in the daemon's pod on node {pod.node}")
-    for one in () if facts.usage is None or isinstance(facts.usage, Problem) else facts.usage:
+    for one in () if facts.usage is None or isinstance(facts.usage, Unavailable) else facts.usage:
         state, detail, name = text_in(one, "state"), text_in(one, "detail"), text_in(one, "container")
         limit, used = one.get("memoryLimit"), one.get("memoryUsed")
         if state == "ok":
@@ -298,9 +298,9 @@ def _region(facts: PodFacts, pod: PodView) -> Iterator[Finding]:
 
 def _processes(facts: PodFacts, pod: PodView) -> Iterator[Finding]:
     found = facts.processes
-    if isinstance(found, Problem):
+    if isinstance(found, Unavailable):
         yield warning("processes", f"were not looked at: {found.text}", found.remedy)
-    if found is None or isinstance(found, Problem):
+    if found is None or isinstance(found, Unavailable):
         return
     for one in found:
         if not one.limited:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import islice, product
 from typing import Any
 
-from hami_plugin.cli.fit.inquiry import Answer, Inquiry, written
+from hami_plugin.cli.fit.inquiry import FitAnswer, Inquiry, written
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import ContainerView, NodeView, PodView
@@ -94,7 +94,7 @@ def _shares(number: int) -> str:
 Facts = Mapping[str, Any]
 
 
-def facts(inquiry: Inquiry, answer: Answer) -> Facts:
+def facts(inquiry: Inquiry, answer: FitAnswer) -> Facts:
     """The chosen node first, then the other nodes where the pod fits, best first, then the rest."""
     best = answer.choice.best
     fitting = [_fitting(inquiry, answer.pod, one) for one in reversed(answer.fitting)]

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from hami_plugin.cli.snapshot import snapshot_of
-from hami_plugin.daemon.startup import Plan, opened, plan
+from hami_plugin.daemon.startup import StartPlan, opened, plan
 from hami_plugin.errors import HamiError
 from hami_plugin.host.bounded_yaml import BoundedLoader
 from hami_plugin.host.paths import HostPaths
@@ -212,7 +212,7 @@ class Inquiry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class FitAnswer:
     """What the scheduler would do. ``problems`` are annotations that nobody can read."""
 
     pod: PodView
@@ -228,7 +228,7 @@ class Answer:
         return self.choice.failed
 
 
-def answered(inquiry: Inquiry) -> Answer:
+def answered(inquiry: Inquiry) -> FitAnswer:
     """Ask the scheduler's rules about all nodes. HamiError when admission denies the pod."""
     pod = inquiry.admitted()
     if isinstance(pod, Denied):
@@ -246,7 +246,7 @@ def answered(inquiry: Inquiry) -> Answer:
     elsewhere = [
         Unschedulable(node_info=one.node_info, why=why) for one in surveyed if (why := missing[one.node_info.node.name])
     ]
-    return Answer(
+    return FitAnswer(
         pod=pod,
         choice=ScoredNodes(
             fitting=tuple(one for one in choice.fitting if not wrong[one.name]),
@@ -297,11 +297,11 @@ def _nodes(
     return (simulated(ready, loaded),), _families(ready)
 
 
-def _planned(options: Mapping[str, Any], simulate: str, environment: Mapping[str, str], node: str) -> Plan:
+def _planned(options: Mapping[str, Any], simulate: str, environment: Mapping[str, str], node: str) -> StartPlan:
     return plan({**options, "simulate": simulate}, {"NODE_NAME": node, **environment})
 
 
-def simulated(ready: Plan, machines: Sequence[Machine]) -> NodeView:
+def simulated(ready: StartPlan, machines: Sequence[Machine]) -> NodeView:
     """The node as the daemon and the kubelet would describe it on the simulated machines: by the daemon's own code."""
     annotations: dict[str, str] = {}
     capacity: dict[str, str] = {}
@@ -338,7 +338,7 @@ def _counted(family: Family, devices: Sequence[Device]) -> Mapping[str, str]:
     return {resource: str(sum(map(count, devices))) for resource, count in kinds.items()}
 
 
-def _families(ready: Plan) -> tuple[Family, ...]:
+def _families(ready: StartPlan) -> tuple[Family, ...]:
     return tuple(
         family
         for name, settings in ready.configuration.vendors.items()

@@ -125,7 +125,7 @@ def rank_key(order: str) -> Callable[[NodeScore], tuple[float, str]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Occupied:
+class OccupiedNode:
     """A node with what these entries have of it. Whatever it was made of is compared by identity."""
 
     families: tuple[Family, ...]
@@ -145,15 +145,15 @@ class NodeInfoCache:
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, Occupied] = {}
+        self._known: dict[str, OccupiedNode] = {}
 
-    def of(self, families: tuple[Family, ...], node_info: NodeInfo, entries: Sequence[PodInfo]) -> Occupied:
+    def of(self, families: tuple[Family, ...], node_info: NodeInfo, entries: Sequence[PodInfo]) -> OccupiedNode:
         """The node, less what the entries have of it."""
         name = node_info.node.name
         known = self._known.get(name)
         if known is None or not known.still(families, node_info, entries):
             result = occupied(node_info, families, [one.held for one in entries])
-            known = self._known[name] = Occupied(
+            known = self._known[name] = OccupiedNode(
                 families=families,
                 node_info=node_info,
                 entries=entries,

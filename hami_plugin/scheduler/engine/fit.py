@@ -41,7 +41,7 @@ from hami_plugin.scheduler.engine.scores import EVEN, Weights, ordered, scoring,
 from hami_plugin.scheduler.engine.topology import ChoiceCache
 
 
-class Verdict(NamedTuple):
+class DeviceVerdict(NamedTuple):
     """What became of one device: the first reason against it, or None when it would serve."""
 
     state: DeviceState
@@ -60,8 +60,8 @@ class Granted:
     seen: Seen = ((), ())
 
     @property
-    def verdicts(self) -> tuple[Verdict, ...]:
-        return tuple(map(Verdict, *self.seen))
+    def verdicts(self) -> tuple[DeviceVerdict, ...]:
+        return tuple(map(DeviceVerdict, *self.seen))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +78,8 @@ class Refused:
     detail: Detail | None = None
 
     @property
-    def verdicts(self) -> tuple[Verdict, ...]:
-        return tuple(map(Verdict, *self.seen))
+    def verdicts(self) -> tuple[DeviceVerdict, ...]:
+        return tuple(map(DeviceVerdict, *self.seen))
 
     @property
     def detailed(self) -> str:

@@ -23,7 +23,7 @@ from hami_plugin.scheduler.engine.admission import Scheduling
 from hami_plugin.scheduler.extender.cache import Preferences
 from hami_plugin.scheduler.extender.certificates import Certificates
 from hami_plugin.scheduler.extender.extender import Extender, Options
-from hami_plugin.scheduler.extender.metrics import Metrics
+from hami_plugin.scheduler.extender.metrics import SchedulerMetrics
 from hami_plugin.scheduler.extender.server import Server, kinds
 from hami_plugin.sdk import Family, load_vendor, vendor_names
 from hami_plugin.telemetry.connections import raise_descriptor_limit
@@ -94,7 +94,7 @@ PURPOSE = "can a pod be decided on"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class SchedulerProcess:
     """What differs per process. Without a kubeconfig, ``$KUBECONFIG``, else the pod's own account."""
 
     configuration: Configuration
@@ -110,7 +110,7 @@ class Scheduler:
         self,
         configuration: Configuration,
         extender: Extender,
-        metrics: Metrics,
+        metrics: SchedulerMetrics,
         registry: CollectorRegistry,
         *,
         ready: Callable[[], None] = lambda: None,
@@ -202,7 +202,7 @@ class Scheduler:
             raise HamiError("the scheduler's view of the cluster ended by itself", hint="this is a bug; its log tells")
 
 
-async def serve(process: Process) -> None:
+async def serve(process: SchedulerProcess) -> None:
     """Run the scheduler until SIGTERM or SIGINT."""
     raise_descriptor_limit()
     gc.set_threshold(*RARE_COLLECTIONS)  # of what the first lists bring nothing is garbage: a third of their time
@@ -211,7 +211,7 @@ async def serve(process: Process) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     registry = CollectorRegistry()
-    metrics = Metrics(registry, version=process.version, log_lines_dropped=process.log_lines_dropped)
+    metrics = SchedulerMetrics(registry, version=process.version, log_lines_dropped=process.log_lines_dropped)
     try:
         async with _connected(process, metrics) as extender:
             await Scheduler(process.configuration, extender, metrics, registry, ready=keep_out_of_collections).run(stop)
@@ -231,7 +231,7 @@ def keep_out_of_collections() -> None:
 
 
 @asynccontextmanager
-async def _connected(process: Process, metrics: Metrics) -> AsyncIterator[Extender]:
+async def _connected(process: SchedulerProcess, metrics: SchedulerMetrics) -> AsyncIterator[Extender]:
     """The decisions, over the API server. ``ConfigError`` without usable credentials."""
     settings = process.configuration.settings.scheduler
     connection = connect_wide(settings.name, host=socket.gethostname(), kubeconfig=process.kubeconfig, observer=metrics)

@@ -44,7 +44,7 @@ class Mine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Busy:
+class LockedByAnother:
     """No. Another pod has it, and it is not known to be stuck."""
 
     why: str
@@ -52,7 +52,7 @@ class Busy:
 
 def claim(
     text: str, pod: PodView, *, now: datetime, expires: timedelta, gone: bool = False, named: bool = True
-) -> Take | Mine | Busy:
+) -> Take | Mine | LockedByAnother:
     """Read the lock's ``text``, empty for none. ``gone``: the pod that it names does not exist any more.
 
     A lock that nobody can read is nobody's to break. ``named`` is false for locks that name no pod.
@@ -66,11 +66,11 @@ def claim(
     try:
         lock = parse_lock(text)
     except WireError as error:
-        return Busy(why=f"{error}; remove the annotation if no pod is being bound")
+        return LockedByAnother(why=f"{error}; remove the annotation if no pod is being bound")
     if (gone and lock.pod) or now - lock.time > expires:
         return mine
     holder = f"{lock.namespace}/{lock.pod}" if lock.pod else "an unnamed pod"
-    return Busy(why=f"locked for {holder} within {expires.total_seconds():.0f} s")
+    return LockedByAnother(why=f"locked for {holder} within {expires.total_seconds():.0f} s")
 
 
 T = TypeVar("T")
@@ -299,7 +299,7 @@ class _Attempt:
                 gone=text in self._gone,
                 named=rule.named,
             )
-            if isinstance(answer, Busy):
+            if isinstance(answer, LockedByAnother):
                 self.why = f"{rule.annotation}: {answer.why}"
                 return {}, True
             if isinstance(answer, Mine):  # another attempt's: HAMi shares it, and then each releases the other's

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from hami_plugin.errors import HamiError, WireError
 from hami_plugin.host.threads import StuckError, WorkThread
 from hami_plugin.log import logger
-from hami_plugin.scheduler.extender.metrics import Metrics
+from hami_plugin.scheduler.extender.metrics import SchedulerMetrics
 
 _BLOCK = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _CONTEXT_0, _UTC_TIME, _GENERAL_TIME = 0xA0, 0x17, 0x18
@@ -130,7 +130,7 @@ class Certificates:
         *,
         client_ca: Path | None = None,
         webhook_ca: Path | None = None,
-        metrics: Metrics,
+        metrics: SchedulerMetrics,
         now: Callable[[], datetime] = lambda: datetime.now(tz=UTC),
         timeout: float = _TIMEOUT_S,
     ) -> None:

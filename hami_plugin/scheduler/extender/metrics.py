@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from hami_plugin.scheduler.engine.filter import UNREGISTERED
 from hami_plugin.scheduler.engine.reasons import Reason, parse_summary, plain
-from hami_plugin.telemetry.metrics import ApiCalls, gauge
+from hami_plugin.telemetry.metrics import ApiCallMetrics, gauge
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _OTHER = "Other"
@@ -19,7 +19,7 @@ _BY_TEXT = {UNREGISTERED: "NodeUnregistered"}
 _REASONS = frozenset(map(str, Reason))
 
 
-class Metrics(ApiCalls):
+class SchedulerMetrics(ApiCallMetrics):
     """Counts calls that come in, and those that go out to the API server."""
 
     def __init__(

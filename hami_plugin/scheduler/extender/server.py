@@ -26,7 +26,7 @@ from hami_plugin.log import logger
 from hami_plugin.model.pausing import Pausing
 from hami_plugin.scheduler.extender.certificates import common_name, issued
 from hami_plugin.scheduler.extender.extender import Extender
-from hami_plugin.scheduler.extender.metrics import Metrics
+from hami_plugin.scheduler.extender.metrics import SchedulerMetrics
 from hami_plugin.scheduler.extender.payloads import Json, mapping
 from hami_plugin.telemetry.connections import Connections
 from hami_plugin.telemetry.http import Probes, cannot_listen, listening
@@ -390,7 +390,7 @@ class UnreadableError(Exception):
 class RequestHandler:
     """Extender all calls of one kind."""
 
-    def __init__(self, kind: Route, metrics: Metrics) -> None:
+    def __init__(self, kind: Route, metrics: SchedulerMetrics) -> None:
         self._kind = kind
         self._metrics = metrics
         self._places = asyncio.Semaphore(kind.limits.at_once)
@@ -592,7 +592,9 @@ _LINGER_S = 2.0
 class Server:
     """Calls by POST, and the probes by GET, on one port."""
 
-    def __init__(self, *, host: str, port: int, kinds: Sequence[Route], probes: Probes, metrics: Metrics) -> None:
+    def __init__(
+        self, *, host: str, port: int, kinds: Sequence[Route], probes: Probes, metrics: SchedulerMetrics
+    ) -> None:
         self._address = (host, port)
         self._connections = Connections(most=_MOST, dropped=metrics.connection_dropped)
         self._app = web.Application(middlewares=[self._connections.noticing, _in_json])

@@ -7,7 +7,7 @@ import tarfile
 import pytest
 
 from hami_plugin.cli.doctor.bundle import CUT, MAX_BUNDLE, MAX_FILE, Gathered, packed, without_secrets
-from hami_plugin.cli.doctor.findings import ApiFacts, NodeFacts, Problem
+from hami_plugin.cli.doctor.findings import ApiFacts, NodeFacts, Unavailable
 
 POD = {
     "metadata": {
@@ -83,6 +83,6 @@ def test_a_bundle_is_bounded_however_much_there_is():
 
 
 def test_what_could_not_be_had_says_why():
-    found = contents(gathered(files={"journal": Problem(text="Permission denied")}))
+    found = contents(gathered(files={"journal": Unavailable(text="Permission denied")}))
 
     assert found["b/files/journal.missing.txt"] == b"Permission denied\n"

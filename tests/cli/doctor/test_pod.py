@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hami_plugin.cli.doctor.asking import pod_facts, processes_of
-from hami_plugin.cli.doctor.pod import Process, pod_findings
+from hami_plugin.cli.doctor.pod import LimitedProcess, pod_findings
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_SUCCESS
 from hami_plugin.simulation.apiserver import RESOURCES
 from tests.cli.doctor.sick import Patient, patient
@@ -213,8 +213,8 @@ def test_a_process_that_has_not_loaded_the_limiter_is_seen(tmp_path):
     found = sorted(processes_of({"c1": "main"}, Path("/usr/local"), tmp_path), key=lambda one: one.pid)
 
     assert found == [
-        Process(pid=10, name="train", container="main", limited=True),
-        Process(pid=11, name="train", container="main", limited=False),
+        LimitedProcess(pid=10, name="train", container="main", limited=True),
+        LimitedProcess(pid=11, name="train", container="main", limited=False),
     ]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from hami_plugin.model.views import PodView
 from hami_plugin.protocol.lock import NodeLock, parse_lock, render_lock
-from hami_plugin.scheduler.extender.bind import Busy, Mine, Take, claim
+from hami_plugin.scheduler.extender.bind import LockedByAnother, Mine, Take, claim
 
 NOW = datetime(2026, 8, 21, 10, 11, 12, tzinfo=UTC)
 EXPIRES = timedelta(minutes=5)
@@ -37,14 +37,14 @@ def test_a_pod_takes_a_node_twice_for_two_families():
 
 
 def test_a_lock_without_names_is_nobodys_own():
-    assert isinstance(claim(lock(""), POD, now=NOW, expires=EXPIRES, named=False), Busy)
+    assert isinstance(claim(lock(""), POD, now=NOW, expires=EXPIRES, named=False), LockedByAnother)
 
 
 @pytest.mark.parametrize("text", [lock("b", age=EXPIRES), lock(""), lock("aa"), "yesterday,ns,b", "x"])
 def test_another_pods_lock_is_respected_while_it_may_be_needed(text: str):
     answer = claim(text, POD, now=NOW, expires=EXPIRES)
 
-    assert isinstance(answer, Busy)
+    assert isinstance(answer, LockedByAnother)
     assert answer.why
 
 
@@ -54,4 +54,4 @@ def test_a_lock_that_has_expired_is_taken():
 
 def test_a_lock_whose_pod_is_gone_is_taken_at_once():
     assert isinstance(claim(lock(), POD, now=NOW, expires=EXPIRES, gone=True), Take)
-    assert isinstance(claim(lock(""), POD, now=NOW, expires=EXPIRES, gone=True), Busy)
+    assert isinstance(claim(lock(""), POD, now=NOW, expires=EXPIRES, gone=True), LockedByAnother)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from hami_plugin.protocol.keys import NODE_LOCK
 from hami_plugin.protocol.lock import parse_lock
-from hami_plugin.scheduler.extender.bind import Busy, Mine, Take, claim
+from hami_plugin.scheduler.extender.bind import LockedByAnother, Mine, Take, claim
 from tests.support.hami import Json, asks
 from tests.support.pods import view
 
@@ -49,7 +49,7 @@ def test_a_node_is_taken_when_nobody_has_it(case: Json):
         case Mine():
             assert expected["error"] is None
             assert after == text
-        case Busy():
+        case LockedByAnother():
             assert expected["error"]
             assert after == text
             assert answer.why

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hami_plugin.allocation.capacity import beyond_request
-from hami_plugin.allocation.identity import Found, Held, HeldShares, PodReader, identify, preferred, record
+from hami_plugin.allocation.identity import Found, HeldShare, HeldShares, PodReader, identify, preferred, record
 from hami_plugin.model.device import Snapshot, replica_ids
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView
@@ -43,8 +43,10 @@ def mixed() -> PodView:
     )
 
 
-def held(question: Question, name: str) -> Held:
-    return Held(uid="u", namespace="n", pod="p", container=name, resource=question.resource, ids=frozenset(), grants=())
+def held(question: Question, name: str) -> HeldShare:
+    return HeldShare(
+        uid="u", namespace="n", pod="p", container=name, resource=question.resource, ids=frozenset(), grants=()
+    )
 
 
 def test_each_resource_finds_its_own_containers_share() -> None:

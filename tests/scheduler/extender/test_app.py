@@ -19,9 +19,9 @@ import hami_plugin.scheduler.extender.app
 from hami_plugin.cluster.informer import Informer
 from hami_plugin.errors import HamiError
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.scheduler.extender.app import Process, Scheduler, configured, serve
+from hami_plugin.scheduler.extender.app import Scheduler, SchedulerProcess, configured, serve
 from hami_plugin.scheduler.extender.cache import NodeCache
-from hami_plugin.scheduler.extender.metrics import Metrics
+from hami_plugin.scheduler.extender.metrics import SchedulerMetrics
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.certificates import Authority, Mount
 from tests.support.extender import ARGS, BINDING, FakeExtender
@@ -36,7 +36,7 @@ def scheduler(extender: FakeExtender, options: dict[str, object], file: Path, **
     file.write_text(json.dumps({"scheduler": section}))
     registry = CollectorRegistry()
     configuration = configured({**OPEN, **options, "config": file}, {})
-    return Scheduler(configuration, extender, Metrics(registry, version=""), registry)
+    return Scheduler(configuration, extender, SchedulerMetrics(registry, version=""), registry)
 
 
 @asynccontextmanager
@@ -167,7 +167,9 @@ async def test_a_loop_of_the_scheduler_that_breaks_ends_the_process_and_the_log_
     async with SimulatedApiServer() as server:
         add_node(server)
         configuration = configured({"listen": "127.0.0.1:0", "http": "127.0.0.1:0"}, {})
-        process = Process(configuration=configuration, kubeconfig=server.write_kubeconfig(tmp_path / "kubeconfig"))
+        process = SchedulerProcess(
+            configuration=configuration, kubeconfig=server.write_kubeconfig(tmp_path / "kubeconfig")
+        )
 
         with capture_logs() as logs, pytest.raises(ExceptionGroup) as caught:
             await asyncio.wait_for(serve(process), 60)
@@ -256,7 +258,7 @@ async def test_once_pods_can_be_decided_on_and_not_before_the_process_is_told(tm
     process = Scheduler(
         configured({**OPEN, "config": file}, {}),
         extender,
-        Metrics(registry, version=""),
+        SchedulerMetrics(registry, version=""),
         registry,
         ready=lambda: told.append(extender.unready),
     )

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from hami_plugin.errors import HamiError
 from hami_plugin.scheduler.extender.certificates import Certificates
-from hami_plugin.scheduler.extender.metrics import Metrics
+from hami_plugin.scheduler.extender.metrics import SchedulerMetrics
 from tests.support.certificates import Authority, Files, Mount
 from tests.support.extender import ARGS, REVIEW, FakeExtender, Rig, listening, other_address
 from tests.support.node import until
@@ -70,7 +70,7 @@ async def served(
     **changes: object,
 ) -> AsyncIterator[Served]:
     registry = CollectorRegistry()
-    metrics = Metrics(registry, version="")
+    metrics = SchedulerMetrics(registry, version="")
     if webhook_ca:
         changes |= {"webhook_client_ca": webhook_ca, "tls_cert": files.certificate, "tls_key": files.key}
     certificates = Certificates(
@@ -272,7 +272,7 @@ def test_two_authorities_of_one_name_are_refused_since_their_certificates_cannot
         first.key,
         client_ca=one.certificate,
         webhook_ca=other.certificate,
-        metrics=Metrics(CollectorRegistry(), version=""),
+        metrics=SchedulerMetrics(CollectorRegistry(), version=""),
     )
 
     with pytest.raises(HamiError, match=r"two authorities of one name, .*the same"):
@@ -369,7 +369,7 @@ async def test_the_follower_finds_a_new_certificate_by_itself(
 
 
 async def test_files_that_cannot_be_read_in_time_are_a_problem_until_they_can(
-    authority: Authority, mount: Mount, metrics: Metrics, tmp_path: Path
+    authority: Authority, mount: Mount, metrics: SchedulerMetrics, tmp_path: Path
 ) -> None:
     certificates = Certificates(mount.files.certificate, mount.files.key, metrics=metrics, timeout=0.2)
     certificates.load()
@@ -391,7 +391,7 @@ async def test_files_that_cannot_be_read_in_time_are_a_problem_until_they_can(
 
 
 @pytest.fixture
-def certificates(metrics: Metrics) -> Iterator[object]:
+def certificates(metrics: SchedulerMetrics) -> Iterator[object]:
     def of(files: Files) -> Certificates:
         return Certificates(files.certificate, files.key, metrics=metrics)
 
@@ -399,8 +399,8 @@ def certificates(metrics: Metrics) -> Iterator[object]:
 
 
 @pytest.fixture
-def metrics() -> Metrics:
-    return Metrics(CollectorRegistry(), version="")
+def metrics() -> SchedulerMetrics:
+    return SchedulerMetrics(CollectorRegistry(), version="")
 
 
 def test_a_start_without_a_usable_pair_says_why(

@@ -33,7 +33,7 @@ from hami_plugin.scheduler.engine.node_info import contested, occupied, read_idl
 from hami_plugin.scheduler.engine.pod_info import pod_info
 from hami_plugin.scheduler.extender.app import Scheduler, configured
 from hami_plugin.scheduler.extender.extender import Extender, Options
-from hami_plugin.scheduler.extender.metrics import Metrics
+from hami_plugin.scheduler.extender.metrics import SchedulerMetrics
 from hami_plugin.sdk import LockRule
 from hami_plugin.simulation.apiserver import RESOURCES, Filter, ObjectStore, SimulatedApiServer
 from tests.support.builders import changed
@@ -535,7 +535,10 @@ async def application(server: SimulatedApiServer, folder: Path):
     configuration = configured({"listen": "127.0.0.1:0", "http": "127.0.0.1:0"}, {})
     async with connect_wide("toy-scheduler", kubeconfig=kubeconfig, timing=RHYTHM, environ={}) as cluster:
         service = Extender(cluster, FAMILIES, HURRY)
-        process, stop = Scheduler(configuration, service, Metrics(registry, version=""), registry), asyncio.Event()
+        process, stop = (
+            Scheduler(configuration, service, SchedulerMetrics(registry, version=""), registry),
+            asyncio.Event(),
+        )
         task = asyncio.create_task(process.run(stop))
         await until(lambda: not service.problems() and process.server.port)
         try:

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from hami_plugin.model.device import Sighting
-from vendors.nvidia.driver import Busy, CardDiscoverer
+from hami_plugin.sdk.polling import QueriedDevice
+from vendors.nvidia.driver import CardDiscoverer
 from vendors.nvidia.host import HostTrees
 from vendors.nvidia.nvml import Handle, Nvml
 
@@ -57,7 +58,7 @@ def lying(rig: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
         nvml.open()
         libraries.append(nvml)
         host = HostTrees(sysfs=machine.settings.sysfs_root, proc=machine.settings.proc_root)
-        return CardDiscoverer(nvml, host, machine.settings, Busy())
+        return CardDiscoverer(nvml, host, machine.settings, QueriedDevice())
 
     yield build
     for library in libraries:

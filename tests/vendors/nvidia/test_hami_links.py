@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from hami_plugin.sdk.polling import Busy
+from hami_plugin.sdk.polling import QueriedDevice
 from tests.support.hami import Json, asks
 from vendors.nvidia import driver
 from vendors.nvidia.driver import NvLink, lanes, link
@@ -48,7 +48,7 @@ class Card:
 def ports(told: Json) -> tuple[list[NvLink], list[str]]:
     """The card's links, and what could not be read."""
     problems: list[str] = []
-    found = driver._nvlinks(cast("Nvml", Card(told=told)), "GPU-a", 1, Busy(), problems)
+    found = driver._nvlinks(cast("Nvml", Card(told=told)), "GPU-a", 1, QueriedDevice(), problems)
     return found, problems
 
 

@@ -10,7 +10,7 @@ from functools import cache
 from hami_plugin.allocation.allocator import question_of
 from hami_plugin.allocation.identity import (
     Found,
-    Held,
+    HeldShare,
     HeldShares,
     Identity,
     Pending,
@@ -23,7 +23,7 @@ from hami_plugin.model.device import Device, Snapshot, physical_id
 from hami_plugin.model.links import NO_LINKS
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.protocol.decisions import Claim, Question, claims, decode_devices, encode_devices, erase
+from hami_plugin.protocol.decisions import DecidedShare, Question, claims, decode_devices, encode_devices, erase
 from tests.hami import values
 from tests.support.hami import Json, asks
 from tests.support.hami_questions import family
@@ -47,13 +47,13 @@ def pod_of(told: Json, pieces: Pieces) -> PodView:
     return replace(view, uid=view.uid or "u", node=NODE, phase="Pending", containers=tuple(asking))
 
 
-def next_share(told: Json, pieces: Pieces, device_type: str = "NVIDIA") -> Claim | None:
+def next_share(told: Json, pieces: Pieces, device_type: str = "NVIDIA") -> DecidedShare | None:
     key = question().to_allocate
     asking = replace(pod_of(told, pieces), annotations={key: encode_devices(pieces)})
     return next((claim for claim in claims(asking, question(device_type)) if claim.piece is not None), None)
 
 
-def same(claim: Claim | None, expected: Json) -> bool:
+def same(claim: DecidedShare | None, expected: Json) -> bool:
     if expected["error"]:
         return claim is None
     return claim is not None and (claim.container.name, list(claim.grants)) == (
@@ -115,7 +115,7 @@ def preference(available: Sequence[str], required: Sequence[str], size: int, wan
     grants = tuple(Grant(uuid=uuid, device_type="NVIDIA", memory=0, cores=0) for uuid in wanted)
     container = ContainerView(name="c", limits={GPU: str(size)})
     waiter = PodView(uid="u", namespace="n", name="p", containers=(container,))
-    claim = Claim(pod=waiter, container=container, grants=grants, piece=0)
+    claim = DecidedShare(pod=waiter, container=container, grants=grants, piece=0)
     cards = dict.fromkeys(physical_id(one) for one in available)
     devices = [Device(uuid=one, family="NVIDIA", index=n, model="x", memory=1) for n, one in enumerate(cards)]
     waiting = Pending(next=(claim,) if wanted else (), unannotated=(), unreadable=())
@@ -181,7 +181,7 @@ def identities(requests: Sequence[Sequence[str]], pods: Sequence[PodView]) -> li
         if not isinstance(one, Found):
             return found
         claim = one.claim
-        handed = Held(
+        handed = HeldShare(
             uid=claim.pod.uid,
             namespace=claim.pod.namespace,
             pod=claim.pod.name,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hami_plugin.model.device import Action
-from hami_plugin.sdk.polling import Busy
+from hami_plugin.sdk.polling import QueriedDevice
 from vendors.nvidia.health import EventWatch
 from vendors.nvidia.nvml import EventSet, Handle, Nvml, NvmlError, NvmlEvent
 from vendors.nvidia.xid import XidPolicy
@@ -50,7 +50,7 @@ def opened(rig: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
         nvml, clock = FailingWait([str(machine.settings.nvml_library)], code), Clock()
         nvml.open()
         libraries.append(nvml)
-        watch = EventWatch(nvml, XidPolicy(), Busy(), sleep=clock.sleep, clock=clock)
+        watch = EventWatch(nvml, XidPolicy(), QueriedDevice(), sleep=clock.sleep, clock=clock)
         handles = {nvml.uuid(handle): handle for handle in map(nvml.handle, range(4))}
         assert watch.watch(handles, handles) == {}
         return nvml, watch, clock

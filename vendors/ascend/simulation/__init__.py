@@ -12,7 +12,7 @@ from typing import Any
 
 from hami_plugin.errors import HamiError
 from hami_plugin.model.machine import Machine
-from hami_plugin.simulation.c_compiler import Source, build
+from hami_plugin.simulation.c_compiler import CSources, build
 from hami_plugin.simulation.trees import Tree, plug, unplug, write_nodes, write_numa
 
 VERSION = "24.1.rc3"
@@ -199,7 +199,7 @@ def simulate(machine: Machine, directory: Path) -> NpuSimulator:
     """Set the folder up, or open it again: faults of an earlier run stay. BuildError when nothing can be compiled."""
     directory = directory.absolute()
     directory.mkdir(parents=True, exist_ok=True)
-    build(Source(library=LIBRARY, folder=Path(__file__).with_name("native")), directory / LIBRARY)
+    build(CSources(library=LIBRARY, folder=Path(__file__).with_name("native")), directory / LIBRARY)
     simulator = NpuSimulator(machine=machine, directory=directory)
     with simulator._state():  # noqa: SLF001  # the class's own factory
         return simulator

@@ -10,8 +10,16 @@ from pathlib import Path
 
 from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation import c_compiler
-from hami_plugin.simulation.boards import Board, Disturb, FileSimulator, MachineFiles, noted, rewritten, without
-from hami_plugin.simulation.c_compiler import BuildError, Source
+from hami_plugin.simulation.boards import (
+    Disturb,
+    FileSimulator,
+    MachineFiles,
+    SimulatedBoard,
+    noted,
+    rewritten,
+    without,
+)
+from hami_plugin.simulation.c_compiler import BuildError, CSources
 from hami_plugin.simulation.tools import Tool, ToolState
 from hami_plugin.simulation.trees import Files
 from vendors.cambricon.driver import CARDS, MLUS
@@ -65,7 +73,7 @@ def _matrix(machine: Machine) -> str:
     return "\n".join(lines) + "\n"
 
 
-LIBRARY = Source(library="libcndev.so", folder=Path(__file__).with_name("native"))
+LIBRARY = CSources(library="libcndev.so", folder=Path(__file__).with_name("native"))
 SMLU = "smlu"
 """The folder of what MLUs are cut into; ``native/cndev.c`` says what is in it."""
 
@@ -91,7 +99,7 @@ def _is_cut(machine: Machine) -> bool:
     return bool(machine.extra.get(SMLU))
 
 
-_BOARD = Board(
+_BOARD = SimulatedBoard(
     hardware=MLUS,
     device=lambda one: IDS.get(one.model, "0370"),
     driver="cambricon-pci-drv",

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from hami_plugin.model.machine import Machine, MachineDevice
-from hami_plugin.simulation.boards import Board, MachineFiles, noted, without
+from hami_plugin.simulation.boards import MachineFiles, SimulatedBoard, noted, without
 from hami_plugin.simulation.tools import OTHERWISE, PROGRAM, Tool, ToolState
 from hami_plugin.simulation.trees import Files, on_bus
 from vendors.enflame.driver import DRS, GCUS
@@ -62,7 +62,7 @@ def _row(one: MachineDevice, virtual: str) -> str:
     )
 
 
-simulate = Board(
+simulate = SimulatedBoard(
     hardware=GCUS,
     device=lambda _one: "c033",
     control=("gcuctl",),

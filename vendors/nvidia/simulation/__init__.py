@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from hami_plugin.model.machine import Machine
 from hami_plugin.simulation import c_compiler
-from hami_plugin.simulation.c_compiler import BuildError, Source
+from hami_plugin.simulation.c_compiler import BuildError, CSources
 from vendors.nvidia.simulation import faults, files, layout, records
 from vendors.nvidia.simulation.state import STATE, State, StateError, create, cut_instances, opened
 
@@ -24,7 +24,7 @@ SOURCES: Final = Path(__file__).with_name("native")
 
 def build(target: Path) -> Path:
     """Put the library at ``target``, or under its usual name into that folder. BuildError when it does not compile."""
-    return c_compiler.build(Source(library=LIBRARY, folder=SOURCES), target)
+    return c_compiler.build(CSources(library=LIBRARY, folder=SOURCES), target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
