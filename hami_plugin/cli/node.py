@@ -39,7 +39,7 @@ def node() -> None:
 
 
 @node.command(
-    short_help="Remove our annotations and locks from nodes.",
+    short_help="Remove our annotations, labels and locks from nodes.",
     epilog="Example, after `helm uninstall`: hami-plugin node clean --all --wait 60. Exit statuses: 0 nothing is left, "
     "1 a node was refused or could not be changed, 2 invalid command or configuration.",
 )
@@ -60,11 +60,11 @@ def node() -> None:
 @kubeconfig_option
 @common_options
 def clean(names: tuple[str, ...], every: bool, **options: Any) -> None:
-    """Remove all annotations and locks that the daemon and the schedulers write on nodes.
+    """Remove all annotations, labels and locks that the daemon and the schedulers write on nodes.
 
     Run it when the daemon is gone for good: after `helm uninstall`, or before HAMi's device plugin takes over. A node
     is refused while a device plugin still offers our resources there, or while a scheduler holds its lock. A node whose
-    kubelet is not heard of, because it has another name now, offers nothing. Neither labels nor taints are ours.
+    kubelet is not heard of, because it has another name now, offers nothing. Taints are not ours, nor other labels.
     Annotations of pods stay, because running containers are accounted for by them; they go with the pods. If the
     configuration names other device types, give it here too.
     """
@@ -140,13 +140,16 @@ class _Cleaner:
         return outcomes
 
     async def _one(self, node: NodeView) -> _Outcome:
+        from hami_plugin.node_status.labels import own_labels  # noqa: PLC0415
+
         for _ in range(ATTEMPTS):
             found = self.traces.on(node)
             needed = () if self.force else self.traces.needed(node, now=datetime.now(tz=UTC))
             if needed:
                 return _Outcome(clean=False, needed="; ".join(needed))
+            told = ", ".join((*found, *(f"label {key}" for key in sorted(own_labels(node)))))
             if self.dry_run:
-                click.echo(f"{node.name}: would remove {', '.join(found)}")
+                click.echo(f"{node.name}: would remove {told}")
                 return _Outcome(clean=True)
             try:
                 await self._patch(node, found)
@@ -157,7 +160,7 @@ class _Cleaner:
                     return _Outcome(clean=False)
                 node = await self._get(node.name)
                 continue
-            click.echo(f"{node.name}: removed {', '.join(found)}")
+            click.echo(f"{node.name}: removed {told}")
             return _Outcome(clean=True)
         click.echo(f"{node.name}: not changed: it changes too often; try again", err=True)
         return _Outcome(clean=False)
@@ -203,7 +206,10 @@ class _Cleaner:
     async def _patch(self, node: NodeView, found: tuple[str, ...]) -> None:
         from hami_plugin.cluster.client import node_path  # noqa: PLC0415
         from hami_plugin.cluster.requests import ApiCall  # noqa: PLC0415
+        from hami_plugin.node_status.labels import own_labels  # noqa: PLC0415
 
-        meta = {"annotations": dict.fromkeys(found), "resourceVersion": node.resource_version}
+        meta: dict[str, Any] = {"annotations": dict.fromkeys(found), "resourceVersion": node.resource_version}
+        if labels := own_labels(node):
+            meta["labels"] = dict.fromkeys(labels)
         path = node_path(node.name)
         await self.calls.json(ApiCall(verb="patch", kind="nodes", path=path, name=node.name, body={"metadata": meta}))

@@ -178,9 +178,13 @@ class ApiServer:
         call = ApiCall(verb="patch", kind="pods", path=pod_path(pod.namespace, pod.name), name=pod.key, body=body)
         return await self._calls.object(call, pod_view)
 
-    async def patch_node(self, annotations: Annotations, *, resource_version: str = "") -> NodeView:
-        expected = {"resourceVersion": resource_version} if resource_version else {}
-        body = {"metadata": {"annotations": dict(annotations), **expected}}
+    async def patch_node(
+        self, annotations: Annotations, *, labels: Annotations | None = None, resource_version: str = ""
+    ) -> NodeView:
+        more: dict[str, object] = {"labels": dict(labels)} if labels else {}
+        if resource_version:
+            more["resourceVersion"] = resource_version
+        body = {"metadata": {"annotations": dict(annotations), **more}}
         return await self._calls.object(self._node_call("patch", body), node_view)
 
     async def get_node(self) -> NodeView:

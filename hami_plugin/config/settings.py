@@ -322,6 +322,12 @@ class Settings(Section):
     topology_scores: bool = Field(
         True, alias="topologyScores", description="Publish the topology scores of device pairs on the node."
     )
+    node_labels: bool = Field(
+        False,
+        alias="nodeLabels",
+        description="Label the node with its devices' product, count and memory, NVIDIA's also as GPU feature "
+        "discovery does. Switched off, the labels are removed.",
+    )
     http_host: Address = Field("0.0.0.0", alias="httpHost", description="IP address of probes and metrics.")
     http_port: int = Field(
         9394, ge=0, le=65535, alias="httpPort", description="Port of probes and metrics. 0: any free port."

@@ -183,6 +183,7 @@ class Daemon:
             events=self._events,
             style=Style(legacy=settings.register_format == "legacy", scores=settings.topology_scores),
             now=lambda: datetime.now(tz=UTC).astimezone(),
+            labelled=(lambda: self._serving.sources) if settings.node_labels else None,
             taken=lambda: {grant.uuid for held in self._ledger.held.values() for grant in held.grants},
         )
         self._recovery = Recovery(

@@ -42,8 +42,12 @@ class Cluster(Protocol):
     async def patch_pod(self, pod: PodView, annotations: Annotations) -> PodView:
         """Merge-patch a pod's annotations, only if it still has this UID."""
 
-    async def patch_node(self, annotations: Annotations, *, resource_version: str = "") -> NodeView:
-        """Merge-patch this node's annotations; with a version, only if it is still the present one (status 409)."""
+    async def patch_node(
+        self, annotations: Annotations, *, labels: Annotations | None = None, resource_version: str = ""
+    ) -> NodeView:
+        """Merge-patch this node's annotations and labels; with a version, only if it is still the present one (status
+        409).
+        """
 
     async def get_node(self) -> NodeView: ...
 

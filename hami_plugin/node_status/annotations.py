@@ -282,7 +282,7 @@ class Traces:
     """All that may be left on nodes: ``annotations`` by name, and those that begin with ``hami-plugin.io/``.
 
     ``locks`` are the ones among them that a scheduler holds while it binds, with their time. ``resources`` are those
-    that a living daemon offers. Neither the daemon nor a scheduler writes labels or taints.
+    that a living daemon offers. Which labels are ours, one of the annotations says; taints are never.
     """
 
     annotations: frozenset[str]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from datetime import datetime
@@ -17,6 +17,7 @@ from hami_plugin.model.ports import Cluster
 from hami_plugin.model.views import NodeView, revision
 from hami_plugin.node_status.annotations import FamilySource, Style, Wanted, desired_annotations, fitted
 from hami_plugin.node_status.events import EventRecorder
+from hami_plugin.node_status.labels import labelling, wanted_labels
 from hami_plugin.protocol.handshake import reported
 from hami_plugin.sdk import Family
 
@@ -62,6 +63,7 @@ class Registration:
         style: Style,
         now: Callable[[], datetime],
         taken: Callable[[], AbstractSet[str]] = frozenset,
+        labelled: Callable[[], Iterable[FamilySource]] | None = None,
         backoff: Backoff | None = None,
         together: float = 0.1,
     ) -> None:
@@ -73,6 +75,9 @@ class Registration:
         self._style = style
         self._now = now
         self._taken = taken
+        self._labelled = labelled
+        self._unlabelled: ClusterError | None = None
+        self._foreign: tuple[str, ...] = ()
         self._backoff = backoff or Backoff(first=0.5, cap=30.0)
         self._together = together
         self._wake = asyncio.Event()
@@ -110,7 +115,7 @@ class Registration:
                 pause = max(next(delays), error.retry_after or 0.0)
                 self._wake.set()
             await asyncio.sleep(pause)
-            waits = [self._until_beat()] if again else []
+            waits = [self._until_beat()] if again or self._labelled else []
             if self._retry:  # nothing need change for a vendor's code to succeed another time
                 waits.append(next(retries))
             else:
@@ -134,8 +139,34 @@ class Registration:
             log.info("node annotations written", keys=sorted(changes))
         if beat:
             self._beat = time.monotonic()
+        await self._label()
         known = wanted or any(source.snapshot.value.ready for source in self._sources)
         self.problem = problem or ("" if known else "no devices are known yet")
+
+    async def _label(self) -> None:
+        """Bring the node's labels up to date. Nothing depends on them: what fails is tried again."""
+        node = self._node.value
+        if node is None:
+            return
+        wanted, complete = wanted_labels(self._labelled()) if self._labelled else ({}, True)
+        found = labelling(node, wanted, complete=complete)
+        if found.foreign and found.foreign != self._foreign:
+            others = ", ".join(found.foreign[:5])
+            self._events.node("LabelsOfOthers", f"not written, as somebody else has set them: {others}")
+        self._foreign = found.foreign
+        if not (found.labels or found.annotations):
+            self._unlabelled = None
+            return
+        try:
+            self._node.deliver(await self._cluster.patch_node(found.annotations, labels=found.labels))
+        except ClusterError as error:
+            self._retry = True
+            if self._unlabelled is None or self._unlabelled.message != error.message:
+                log.warning("node labels not written", problem=error.message, status=error.status)
+            self._unlabelled = error
+        else:
+            self._unlabelled = None
+            log.info("node labels written", keys=sorted(found.labels))
 
     def _wanted(self, live: Mapping[str, str]) -> tuple[Wanted, str]:
         """What all families want, and why some are not written down, whose former annotations stay."""

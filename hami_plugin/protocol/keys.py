@@ -16,6 +16,9 @@ REFUSES = f"{OWN}refuses-"
 UNHEALTHY = f"{OWN}unhealthy-"
 """Begins a node's annotation of which devices, by index, are kept back of a family that registers none."""
 
+LABELS = f"{OWN}labels"
+"""A node's annotation of the keys of the labels that its daemon has written, separated by commas."""
+
 PHASE_ALLOCATING = "allocating"
 PHASE_SUCCESS = "success"
 PHASE_FAILED = "failed"

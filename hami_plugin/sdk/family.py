@@ -157,6 +157,10 @@ def nothing_more(*_asked: object) -> Mapping[str, str | None]:
     return {}
 
 
+def unlabelled(_snapshot: Snapshot) -> Mapping[str, str]:
+    return {}
+
+
 def one(_device: Device) -> int:
     return 1
 
@@ -342,7 +346,8 @@ class NodeSide:
     ``register`` is a device's entry in the node annotation, under the legacy (HAMi 2.7) naming rule or today's.
     ``encode`` serializes the entries, if HAMi's scheduler reads another format for this family. ``reports``: that
     scheduler reads the register only after a new handshake. ``notes`` are fixed annotations of a node with such
-    devices; ``announce`` computes others from the devices and those in use.
+    devices; ``announce`` computes others from the devices and those in use. ``labels`` are labels of the node that
+    users know from the vendor's own tools.
 
     ``whole_only`` is why this node allocates whole devices only: nothing on it would limit a container to a part.
     ``absent`` is why it has none of the family: the vendor's devices are served under another resource. The node
@@ -374,6 +379,7 @@ class NodeSide:
     reports: bool = False
     notes: Mapping[str, str] = field(default_factory=dict)
     announce: Announce = nothing_more
+    labels: Callable[[Snapshot], Mapping[str, str]] = unlabelled
     whole_only: str = ""
     absent: str = ""
     delivery: Delivery = field(default_factory=Delivery)

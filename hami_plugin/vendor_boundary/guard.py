@@ -47,7 +47,7 @@ from hami_plugin.sdk import (
     Step,
     Units,
 )
-from hami_plugin.sdk.family import always, anywhere, nothing, nothing_missing, nothing_more, one, percent
+from hami_plugin.sdk.family import always, anywhere, nothing, nothing_missing, nothing_more, one, percent, unlabelled
 
 log = logger(__name__)
 
@@ -87,7 +87,7 @@ Check = Callable[..., str]
 """Is given an answer and what was asked, and says what is wrong with the answer; empty where nothing is."""
 
 
-OURS = (always, anywhere, nothing, nothing_missing, nothing_more, one, one_id, percent)
+OURS = (always, anywhere, nothing, nothing_missing, nothing_more, one, one_id, percent, unlabelled)
 """What the SDK answers where a vendor says nothing: code of ours, which needs no guard."""
 
 
@@ -168,6 +168,7 @@ def _node(node: NodeSide, guard: Guard) -> NodeSide:
         register=guard.counts("register", node.register, _entry),
         encode=guard.counts("encode", node.encode, partial(_kind, str)) if node.encode else None,
         announce=guard.counts("announce", node.announce, partial(_kind, Mapping)),
+        labels=guard.counts("labels", node.labels, partial(_kind, Mapping)),
         inject=guard.prepares("inject", node.inject, partial(_kind, Injection)),
         lend=guard.prepares("lend", node.lend, partial(_kind, ContainerEdits)) if node.lend else None,
         limited=guard.counts("limited", node.limited, partial(_kind, bool)),

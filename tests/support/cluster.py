@@ -107,14 +107,15 @@ class FakeCluster:
         self._tell(lambda: self._table and self._table.feed.update(changed))
         return changed
 
-    async def patch_node(self, annotations, *, resource_version: str = "") -> NodeView:
+    async def patch_node(self, annotations, *, labels=None, resource_version: str = "") -> NodeView:
         await self._call("patch", "nodes")
         if self._node is None:
             raise ClusterError("node not found", status=404)
         if resource_version and resource_version != self._node.resource_version:
             raise ClusterError("the object has been modified", status=409)
         self.bodies.append(dict(annotations))
-        self._store_node(replace(self._node, annotations=_merged(self._node.annotations, annotations)))
+        merged = _merged(self._node.annotations, annotations)
+        self._store_node(replace(self._node, annotations=merged, labels=_merged(self._node.labels, labels or {})))
         return self._node
 
     async def get_node(self) -> NodeView:

@@ -511,9 +511,26 @@ class NvmlDriver:
                 facts[name] = ask()
         return facts
 
+    def _able(self, handles: Mapping[str, Handle]) -> dict[str, str]:
+        """What the first card that answers can do, asked once."""
+        if "capability" in self._facts or not handles:
+            return {}
+        handle = next(iter(handles.values()))
+        able = {}
+        with suppress(NvmlError):
+            able["capability"] = self._nvml.capability(handle)
+        try:
+            self._nvml.mig_enabled(handle)
+        except NvmlError:
+            able["mig"] = "false"
+        else:
+            able["mig"] = "true"
+        return able
+
     def _look(self) -> Discovery:
         look = self._cards.look()
         self._handles = look.handles
+        self._facts = {**self._able(look.handles), **self._facts}
         self._silent = bool(look.problems) or any(s.device.uuid not in look.handles for s in look.sightings)
         self._addresses = {sighting.device.uuid: sighting.device.pci for sighting in look.sightings}
         well = {s.device.uuid for s in look.sightings if s.fault is None}

@@ -36,6 +36,7 @@ from vendors.nvidia.driver_files import DriverFiles, HookProgram, driver_places,
 from vendors.nvidia.dynamic_mig import partition_side
 from vendors.nvidia.host import FAMILY, VISIBLE, VOID, HostTrees, instance, instances, read_capabilities
 from vendors.nvidia.host_files import RootedTree
+from vendors.nvidia.labels import instance_labels, labels
 from vendors.nvidia.region import Allotted, read_usage, write_limits
 from vendors.nvidia.rules import MIG_MODE
 from vendors.nvidia.settings import NvidiaSettings
@@ -468,6 +469,7 @@ def node_side(settings: NvidiaSettings, _family: Family) -> NodeSide:
             shared_edits=partial(shared_edits, settings, Reports()),
             replicas=lambda _device: settings.device_split_count,
             register=partial(register_cut, settings),
+            labels=partial(labels, settings),
             numa_hints=settings.enable_numa_topology,
             partitions=partition_side(settings),
         )
@@ -479,6 +481,7 @@ def node_side(settings: NvidiaSettings, _family: Family) -> NodeSide:
         inject=partial(inject, settings, settings.delivery),
         host_problem=partial(missing_library, settings),
         limited=lambda device: not device.place,
+        labels=partial(labels, settings),
         leftovers=leftovers,
         usage=container_usage,
         limit=limit,
@@ -496,6 +499,7 @@ def instances_side(settings: NvidiaSettings) -> NodeSide:
         slices=partial(slices, settings),
         register=partial(register, settings),
         lend=partial(whole_edits, settings, settings.delivery),
+        labels=instance_labels,
         numa_hints=True,
     )
 

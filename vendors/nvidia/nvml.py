@@ -217,6 +217,11 @@ class Nvml(NvmlLibrary):
         """Total memory in bytes."""
         return int(self.ask("nvmlDeviceGetMemoryInfo", handle).total)
 
+    def capability(self, handle: Handle) -> str:
+        """CUDA's compute capability, as ``9.0``."""
+        major, minor = self.ask("nvmlDeviceGetCudaComputeCapability", handle)
+        return f"{major}.{minor}"
+
     def energy(self, handle: Handle) -> int:
         """Millijoules since the driver was loaded."""
         return int(self.ask("nvmlDeviceGetTotalEnergyConsumption", handle))

@@ -61,7 +61,7 @@ def test_a_card_that_is_lost_in_any_call_leaves_the_seven_others(rig: Callable[.
     baseline = machine.driver.discover()
     links = machine.driver.links()
     third = machine.uuid(3)
-    symbols = about_one_card(called_symbols(machine))
+    symbols = set(about_one_card(called_symbols(machine))) - {"nvmlDeviceGetCudaComputeCapability"}  # of the first card
     assert len(symbols) >= 16
 
     for symbol in symbols:
