@@ -68,6 +68,16 @@ def claim_path(namespace: str, name: str) -> str:
     return f"/apis/resource.k8s.io/v1/namespaces/{quote(namespace, safe='')}/resourceclaims/{quote(name, safe='')}"
 
 
+def template_path(namespace: str, name: str = "") -> str:
+    """One ResourceClaimTemplate, or a namespace's."""
+    own = f"/apis/resource.k8s.io/v1/namespaces/{quote(namespace, safe='')}/resourceclaimtemplates"
+    return f"{own}/{quote(name, safe='')}" if name else own
+
+
+TEMPLATES = "/apis/resource.k8s.io/v1/resourceclaimtemplates"
+CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
+PAGE = 500
+
 COMPONENT = "hami-plugin"
 REMEMBERED = 256
 MESSAGE_BYTES = 1024
@@ -315,6 +325,51 @@ class WholeCluster:
         topic = ListWatch(kind="resourcequotas", path=QUOTAS, view=quota_view, feed=feed)
         await Informer(self._calls, topic, self._timing).run()
 
+    async def get_device_class(self, name: str) -> Json | None:
+        path = f"{CLASSES}/{quote(name, safe='')}"
+        return await self._found(ApiCall(verb="get", kind="deviceclasses", path=path, name=name), _as_it_is)
+
+    async def get_claim_template(self, namespace: str, name: str) -> Json | None:
+        return await self._found(self._template("get", namespace, name), _as_it_is)
+
+    async def create_claim_template(self, document: Json) -> None:
+        meta = document["metadata"]
+        call = ApiCall(
+            verb="create",
+            kind="resourceclaimtemplates",
+            path=template_path(meta["namespace"]),
+            name=f"{meta['namespace']}/{meta['name']}",
+            body=document,
+        )
+        await self._calls.json(call)
+
+    async def patch_claim_template(self, namespace: str, name: str, annotations: Annotations) -> None:
+        body = {"metadata": {"annotations": dict(annotations)}}
+        await self._calls.json(self._template("patch", namespace, name, body))
+
+    async def list_claim_templates(self, label: str, most: int) -> Sequence[Json]:
+        found: list[Json] = []
+        token = ""
+        while len(found) < most:
+            query = {"labelSelector": label, "limit": str(PAGE), **({"continue": token} if token else {})}
+            page = await self._calls.json(
+                ApiCall(verb="list", kind="resourceclaimtemplates", path=TEMPLATES, query=query)
+            )
+            found += [one for one in page.get("items") or () if isinstance(one, Mapping)]
+            token = str((page.get("metadata") or {}).get("continue") or "")
+            if not token:
+                break
+        return found[:most]
+
+    async def delete_claim_template(self, namespace: str, name: str, *, resource_version: str) -> None:
+        conditions = {"resourceVersion": resource_version}
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": conditions}
+        await self._calls.json(self._template("delete", namespace, name, body))
+
+    def _template(self, verb: str, namespace: str, name: str, body: Mapping[str, object] | None = None) -> ApiCall:
+        path, both = template_path(namespace, name), f"{namespace}/{name}"
+        return ApiCall(verb=verb, kind="resourceclaimtemplates", path=path, name=both, body=body)
+
     async def _found(self, call: ApiCall, view: Callable[[Json], T]) -> T | None:
         try:
             return await self._calls.object(call, view)
@@ -322,6 +377,10 @@ class WholeCluster:
             if error.not_found:
                 return None
             raise
+
+
+def _as_it_is(document: Json) -> Json:
+    return document
 
 
 def _present(pod: PodView) -> dict[str, str]:

@@ -39,6 +39,7 @@ LabelName = Annotated[
         pattern=r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?$"
     ),
 ]
+VendorName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+$", max_length=40)]
 
 
 class Section(BaseModel):
@@ -80,6 +81,13 @@ class SchedulerSettings(Section):
         alias="refuseImpossible",
         description="Deny the creation of pods that no present node could ever serve. Turn it off with a cluster "
         "autoscaler.",
+    )
+    claim_vendors: tuple[VendorName, ...] = Field(
+        (),
+        max_length=64,
+        alias="claimVendors",
+        description="Vendors whose devices go by ResourceClaims (`frontEnd: dra`) on all nodes: the webhook gives pods "
+        "claims in place of the vendors' limits. See docs/dra.md.",
     )
     listen_host: Address = Field(
         "0.0.0.0", alias="listenHost", description="IP address of the extender and the webhook."

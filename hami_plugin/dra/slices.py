@@ -120,14 +120,19 @@ def grouped(family: Family, snapshot: Snapshot) -> tuple[Offered, ...]:
     return tuple(replace(one, groups=groups.get(one.device.uuid, {})) for one in offered(family, snapshot))
 
 
-def _shares(family: Family, snapshot: Snapshot) -> bool:
-    """Whether containers are held to parts of these devices, which a claim can say in MiB and percent."""
+def limits_shares(family: Family) -> bool:
+    """Whether containers can be held to parts of the family's devices, which a claim can say in MiB and percent."""
     node, resources = family.node, family.resources
     if node.whole_only or node.unlimited or node.partitions or not (resources.memory or resources.cores):
         return False
-    if resources.units or resources.cores_are_bits or resources.memory_in_percent:
+    return not (resources.units or resources.cores_are_bits or resources.memory_in_percent)
+
+
+def _shares(family: Family, snapshot: Snapshot) -> bool:
+    """Whether containers are held to parts of these devices, on this node."""
+    if not limits_shares(family):
         return False
-    return not node.announce(snapshot, frozenset()).get(refuses_key(family.device_type))
+    return not family.node.announce(snapshot, frozenset()).get(refuses_key(family.device_type))
 
 
 def _offered(family: Family, device: Device, *, shared: bool) -> Offered:
@@ -373,19 +378,19 @@ def normal(document: Json) -> Any:
 
 
 def _plain(device: Json) -> dict[str, Any]:
-    capacity = {name: _numbers(value) for name, value in (device.get("capacity") or {}).items()}
+    capacity = {name: numbers(value) for name, value in (device.get("capacity") or {}).items()}
     plain = {key: value for key, value in device.items() if value not in (None, {}, [])}
     if "taints" in plain:
         plain["taints"] = [_taint(taint) for taint in plain["taints"]]
     return {**plain, "capacity": capacity}
 
 
-def _numbers(value: Any) -> Any:
+def numbers(value: Any) -> Any:
     """The value with each quantity in it as a number; what is none stays as it is."""
     if isinstance(value, Mapping):
-        return {key: _numbers(one) for key, one in value.items()}
+        return {key: numbers(one) for key, one in value.items()}
     if isinstance(value, list):
-        return [_numbers(one) for one in value]
+        return [numbers(one) for one in value]
     try:
         return exact(value)
     except ValueError:

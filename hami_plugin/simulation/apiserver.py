@@ -151,6 +151,16 @@ RESOURCES: Mapping[str, Resource] = {
         Resource(
             plural="resourceclaims", kind="ResourceClaim", namespaced=True, fields=_NAMED, version="resource.k8s.io/v1"
         ),
+        Resource(
+            plural="resourceclaimtemplates",
+            kind="ResourceClaimTemplate",
+            namespaced=True,
+            fields=_NAMED,
+            version="resource.k8s.io/v1",
+        ),
+        Resource(
+            plural="deviceclasses", kind="DeviceClass", namespaced=False, fields=_NAMED, version="resource.k8s.io/v1"
+        ),
     )
 }
 
@@ -348,10 +358,12 @@ class ObjectStore:
             raise StatusError(409, "Conflict", f'pod {name} is already assigned to node "{bound}"')
         return self._store("pods", (namespace, name), before, merged(before, {"spec": {"nodeName": node}}))
 
-    def delete(self, key: tuple[str, str, str], *, uid: str = "", grace: int = 0) -> Object:
+    def delete(self, key: tuple[str, str, str], *, uid: str = "", version: str = "", grace: int = 0) -> Object:
         """Delete (resource, namespace, name), or with ``grace`` only mark it, like a pod whose containers stop."""
         resource, namespace, name = key
         before = self.get(resource, namespace, name)
+        if version and version != before["metadata"]["resourceVersion"]:
+            raise StatusError(409, "Conflict", not_fulfilled(resource, name, "the ResourceVersion is another"))
         if uid and uid != before["metadata"]["uid"]:
             raise StatusError(409, "Conflict", not_fulfilled(resource, name, _other_uid(uid, before)))
         if grace:
@@ -408,12 +420,16 @@ def kept(item: Object, *, shares: bool = True) -> Object:
             device.pop("allowMultipleAllocations", None)
             for capacity in device["capacity"].values():
                 capacity.pop("requestPolicy", None)
+    if item["kind"] == "ResourceClaimTemplate":
+        item["spec"] = _canonical(spec)
     return item
 
 
 def _canonical(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _canonical(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_canonical(one) for one in value]
     found = _MEBIBYTES.fullmatch(value) if isinstance(value, str) else None
     amount = int(found[1]) if found else 0
     return f"{amount >> 10}Gi" if amount and not amount % 1024 else value
@@ -626,8 +642,9 @@ class ApiHttp:
             case "DELETE" if name and not part:
                 options = await _body(request) if request.can_read_body else {}
                 grace = int(request.query.get("gracePeriodSeconds") or options.get("gracePeriodSeconds") or 0)
-                uid = str((options.get("preconditions") or {}).get("uid", ""))
-                return 200, self._store.delete(key, uid=uid, grace=grace)
+                conditions = options.get("preconditions") or {}
+                uid, version = str(conditions.get("uid", "")), str(conditions.get("resourceVersion", ""))
+                return 200, self._store.delete(key, uid=uid, version=version, grace=grace)
             case _:
                 raise StatusError(405, "MethodNotAllowed", "the server does not allow this method on the resource")
 
@@ -747,7 +764,7 @@ def _number(query: Mapping[str, str], name: str) -> int:
 
 
 class SimulatedApiServer:
-    """Serves nodes, pods, quotas, events, ResourceSlices and ResourceClaims over HTTP on 127.0.0.1.
+    """Serves nodes, pods, quotas, events and what ResourceClaims need over HTTP on 127.0.0.1.
 
     Use it with ``async with``, on one event loop.
     """
@@ -875,6 +892,14 @@ class SimulatedApiServer:
 
     def create_claim(self, manifest: Mapping[str, Any]) -> Object:
         return self.store.create(RESOURCES["resourceclaims"], "", manifest)
+
+    def create_device_class(self, name: str) -> Object:
+        expression = f'device.driver == "{name}"'
+        manifest = {"metadata": {"name": name}, "spec": {"selectors": [{"cel": {"expression": expression}}]}}
+        return self.store.create(RESOURCES["deviceclasses"], "", manifest)
+
+    def claim_templates(self) -> list[Object]:
+        return [item for _, item in self.store.select(Filter(resource=RESOURCES["resourceclaimtemplates"]))]
 
     def claim(self, namespace: str, name: str) -> Object:
         return self.store.get("resourceclaims", namespace, name)

@@ -51,6 +51,17 @@ def fixed() -> str:
     return "# Made from the vendors' settings: make manifests\n" + yaml.safe_dump(vendors, width=120)
 
 
+def counts() -> str:
+    """files/counts.yaml: the resource that counts a vendor's devices, of vendors that have one."""
+    found = {}
+    for name in vendor_names():
+        vendor = load_vendor(name)
+        own = vendor.families(vendor.settings())
+        if len(own) == 1:
+            found[name] = own[0].resources.count
+    return HEAD + yaml.safe_dump(found)
+
+
 def annotations() -> str:
     """files/annotations.yaml: what is reserved on pods and on nodes. Vendors' own keys are not ours to reserve."""
     pods = {keys.ASSIGNED_NODE, keys.ASSIGNED_TIME, keys.BIND_PHASE, keys.BIND_TIME}

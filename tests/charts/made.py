@@ -13,6 +13,7 @@ MADE: Mapping[Path, Callable[[], str]] = {
     CHART / "files/resources.yaml": facts.resources,
     CHART / "files/options.yaml": facts.options,
     CHART / "files/fixed.yaml": facts.fixed,
+    CHART / "files/counts.yaml": facts.counts,
     CHART / "files/annotations.yaml": facts.annotations,
     CHART / "values.schema.json": schema.schema,
     ROOT / "hami_plugin/config/chart_values.json": schema.known,

@@ -103,6 +103,7 @@ PLACED: Mapping[str, Schema] = {
     "devicePlugin.nodeConfig": items({"type": "object", "required": ["name"], "properties": {"name": TEXT}}),
     "devicePlugin.runtimeConfigDir": {"type": "string", "pattern": "^(/.*)?$"},
     "monitoring.podMonitor.interval": DURATION,
+    "scheduler.claimVendors": items({"enum": list(vendor_names())}),
     "scheduler.extenderTimeout": DURATION,
     "scheduler.extraResources": items({"type": "string", "pattern": "^[^/]+/[^/]+$"}),
     "scheduler.gpuSchedulerPolicy": {

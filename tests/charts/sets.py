@@ -75,8 +75,11 @@ VENDORS: Values = {
     },
     "deviceConfig": {"amd": {"resourceCountName": "example.com/gpu"}},
 }
-CLAIMS: Values = {"devicePlugin": {"nvidia": {"frontEnd": "dra"}, "amd": {"frontEnd": "dra"}}}
-"""Devices of two vendors go by ResourceClaims."""
+CLAIMS: Values = {
+    "devicePlugin": {"nvidia": {"frontEnd": "dra"}, "amd": {"frontEnd": "dra"}},
+    "scheduler": {"claimVendors": ["nvidia"]},
+}
+"""Devices of two vendors go by ResourceClaims, of one also where pods ask by limits."""
 CERT_MANAGER: Values = {"scheduler": {"tls": {"source": "cert-manager"}}}
 ISSUER: Values = {
     "scheduler": {

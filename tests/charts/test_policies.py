@@ -6,6 +6,7 @@ import cel
 import pytest
 import yaml
 
+from hami_plugin.dra.conversion import CLAIMED
 from tests.charts import facts, sets
 from tests.charts.helm import rendered
 
@@ -58,6 +59,17 @@ def test_nobody_else_sets_changes_or_removes_an_annotation_of_ours(policies, kin
         assert not admitted(policy, user=SOMEBODY, new=new, old=old, resource=kind)
         for user in (DAEMON, SCHEDULER, "system:serviceaccount:kube-system:hami-scheduler"):
             assert admitted(policy, user=user, new=new, old=old, resource=kind)
+
+
+def test_what_a_pod_counts_for_is_the_webhooks_to_write_and_stays(policies):
+    """A pod is created by its user, whatever a webhook has added."""
+    one, two = ({"metadata": {"name": "p", "annotations": {CLAIMED: value}}} for value in "12")
+    policy = policies["reserved-pods"]
+
+    assert admitted(policy, user=SOMEBODY, new=one)
+    assert admitted(policy, user=SOMEBODY, new=one, old=one)
+    assert not admitted(policy, user=SOMEBODY, new=two, old=one)
+    assert not admitted(policy, user=SOMEBODY, new=BARE, old=one)
 
 
 @pytest.mark.parametrize("kind", ANNOTATIONS)

@@ -14,7 +14,7 @@ from hami_plugin.sdk import load_vendor, vendor_names
 from tests.charts import sets
 from tests.charts.helm import CHART, HelmError, lint, rendered
 from tests.charts.made import MADE
-from tests.support.rights import DAEMON, DRIVERS, SCHEDULER
+from tests.support.rights import CLAIMS, DAEMON, DRIVERS, SCHEDULER
 
 CUSTOM = {"PodMonitor", "Issuer", "Certificate"}  # kinds that Kubernetes' own schemas do not have
 OLDEST_SCHEMA = "1.25"
@@ -140,7 +140,12 @@ def test_what_one_document_names_is_in_another(release):
 
 @pytest.mark.parametrize(
     ("name", "suffix", "rights"),
-    [("defaults", "", DAEMON), ("claims", "", (*DAEMON, *DRIVERS)), ("defaults", "-scheduler", SCHEDULER)],
+    [
+        ("defaults", "", DAEMON),
+        ("claims", "", (*DAEMON, *DRIVERS)),
+        ("defaults", "-scheduler", SCHEDULER),
+        ("claims", "-scheduler", (*SCHEDULER, *CLAIMS)),
+    ],
 )
 def test_each_account_has_the_rights_to_its_own_calls_with_their_reasons(releases, name, suffix, rights):
     release = releases[name]
@@ -183,6 +188,32 @@ def test_a_vendor_that_goes_by_claims_has_a_class_the_kubelets_folders_and_slice
     assert policy["spec"]["matchConditions"][0]["expression"].endswith(":hami-plugin'")
     assert "resource.k8s.io" not in usual.text
     assert "plugins_registry" not in usual.text
+
+
+def test_pods_have_claims_in_place_of_limits_where_the_values_say_so(releases):
+    release, usual = releases["claims"], releases["defaults"]
+    configs = [
+        yaml.safe_load(c["data"]["config.yaml"]) for c in release.kind("ConfigMap") if "config.yaml" in c["data"]
+    ]
+    (reserved,) = (
+        one
+        for one in release.kind("ValidatingAdmissionPolicy")
+        if one["metadata"]["name"] == "hami-plugin-reserved-pods"
+    )
+    (keys,) = (one["expression"] for one in reserved["spec"]["variables"] if one["name"] == "keys")
+
+    assert [one["scheduler"] for one in configs if "scheduler" in one] == [{"claimVendors": ["nvidia"]}]
+    assert release.one("MutatingWebhookConfiguration")["webhooks"][0]["sideEffects"] == "NoneOnDryRun"
+    assert usual.one("MutatingWebhookConfiguration")["webhooks"][0]["sideEffects"] == "None"
+    assert keys.strip().endswith("+ (oldObject == null ? [] : ['hami-plugin.io/claimed'])")
+
+
+@pytest.mark.parametrize(("version", "name"), [("v1.36.2", "nvidia.com/gpu"), ("v1.35.0", None)])
+def test_a_class_has_the_resources_name_where_the_cluster_knows_extended_names(version, name):
+    found = rendered(sets.CLAIMS, version=version)
+    classes = {one["metadata"]["name"]: one["spec"].get("extendedResourceName") for one in found.kind("DeviceClass")}
+
+    assert classes["nvidia.hami.io"] == name
 
 
 def test_the_schedulers_account_has_kube_schedulers_rights_and_its_own_lease_only(releases):

@@ -40,6 +40,8 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("devicePlugin.extraArgs", ["--verbose"], "--verbose is no option of the daemon"),
     ("deviceConfig.nvidia.deviceSplitCount", 0, "minimum: got 0, want 1"),
     ("deviceConfig.iluvatars", "none", "got string"),
+    ("scheduler.claimVendors", ["acme"], "value must be one of"),
+    ("scheduler.claimVendors", ["nvidia"], "no daemon offers devices of nvidia by claims"),
     ("scheduler.gpuSchedulerPolicy", "bnpack", "does not match pattern"),
     ("scheduler.nodeSchedulerPolicy", "pack", "value must be one of"),
     ("scheduler.schedulerName", "My Scheduler", "does not match pattern"),

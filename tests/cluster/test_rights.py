@@ -12,9 +12,9 @@ from hami_plugin.model.ports import Cluster, Subject
 from hami_plugin.model.views import Feed, PodPatch, pod_view
 from hami_plugin.scheduler.extender.ports import Cluster as Wide
 from hami_plugin.simulation.apiserver import SimulatedApiServer
-from tests.support.rights import DAEMON, DRIVERS, SCHEDULER
+from tests.support.rights import CLAIMS, DAEMON, DRIVERS, SCHEDULER
 
-KINDS = "nodes|pods|events|resourcequotas|resourceslices|resourceclaims"
+KINDS = "nodes|pods|events|resourcequotas|resourceslices|resourceclaimtemplates|resourceclaims|deviceclasses"
 PATH = re.compile(
     rf"/(?:api|apis/resource\.k8s\.io)/v1(?:/namespaces/[^/]+)?/(?P<kind>{KINDS})(?:/[^/]+(?P<sub>/.*)?)?$"
 )
@@ -106,6 +106,22 @@ async def test_the_rights_of_drivers_are_the_calls_that_they_make(tmp_path):
         assert server.slices() == []
 
 
+async def test_the_rights_for_claims_templates_are_the_calls_that_are_made(tmp_path):
+    document = {"metadata": {"name": "t", "namespace": "team"}, "spec": {"spec": {}}}
+    async with SimulatedApiServer() as server:
+        server.create_device_class("nvidia.hami.io")
+        config = server.write_kubeconfig(tmp_path / "kubeconfig")
+        async with connect_wide("s", kubeconfig=config, timing=WatchTiming(), environ={}) as cluster:
+            assert (await cluster.get_device_class("nvidia.hami.io"))["kind"] == "DeviceClass"
+            assert await cluster.get_claim_template("team", "t") is None
+            await cluster.create_claim_template(document)
+            await cluster.patch_claim_template("team", "t", {"a": "1"})
+            (there,) = await cluster.list_claim_templates("a=b", 10)
+            await cluster.delete_claim_template("team", "t", resource_version=there["metadata"]["resourceVersion"])
+        assert used(server) == granted(CLAIMS)
+        assert server.claim_templates() == []
+
+
 async def test_the_schedulers_rights_are_the_calls_that_it_makes(tmp_path):
     async with SimulatedApiServer() as server:
         server.create_node("n1")
@@ -135,6 +151,8 @@ async def test_the_schedulers_rights_are_the_calls_that_it_makes(tmp_path):
             {
                 *("get_pod", "get_node", "patch_pod", "patch_node", "bind", "create_event"),
                 *("follow_pods", "follow_nodes", "follow_quotas"),
+                *("get_device_class", "get_claim_template", "create_claim_template"),
+                *("patch_claim_template", "list_claim_templates", "delete_claim_template"),
             },
         ),
     ],

@@ -83,3 +83,17 @@ SCHEDULER = (
     ),
 )
 """The scheduler process: ``wide.WholeCluster``."""
+
+CLAIMS = (
+    *_rights(
+        "resourceclaimtemplates",
+        "resource.k8s.io",
+        get="whether the template that a pod's claim needs is there",
+        create="... before the pod names it",
+        patch="note when it was last used",
+        list="those that we have made, every ten minutes",
+        delete="one that nobody has used for an hour",
+    ),
+    *_rights("deviceclasses", "resource.k8s.io", get="the owner of templates, with which they go"),
+)
+"""The scheduler process as well, where it gives pods claims in place of limits."""

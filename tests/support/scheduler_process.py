@@ -53,9 +53,11 @@ class Running:
 
 
 @asynccontextmanager
-async def started(server: SimulatedApiServer, folder: Path, *flags: str, trust: Any = None) -> AsyncIterator[Running]:
-    """The command, from its start to whatever end it has found."""
-    (folder / "config.json").write_text(json.dumps(QUICK))
+async def started(
+    server: SimulatedApiServer, folder: Path, *flags: str, trust: Any = None, **settings: Any
+) -> AsyncIterator[Running]:
+    """The command, from its start to whatever end it has found. ``settings`` are more of the scheduler's section."""
+    (folder / "config.json").write_text(json.dumps({"scheduler": {**QUICK["scheduler"], **settings}}))
     words = [
         "--config",
         str(folder / "config.json"),

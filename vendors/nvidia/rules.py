@@ -37,10 +37,10 @@ from hami_plugin.scheduler.engine.devices import (
 )
 from hami_plugin.scheduler.engine.policy import (
     CHARGED,
+    ByNumaIf,
     DeviceCheck,
     Policy,
     ReadFirst,
-    by_numa_if,
     linked_choice,
     standard,
     topology_aware,
@@ -348,7 +348,7 @@ def policy(settings: NvidiaSettings) -> Policy:
             default_memory=settings.default_memory,
             default_cores=settings.default_cores,
         ),
-        group=by_numa_if(NUMA_BIND),
+        group=ByNumaIf(NUMA_BIND),
         serves=(usual[0], not_cordoned, in_mode, *usual[1:]),
         charge=charge,
         checks=(

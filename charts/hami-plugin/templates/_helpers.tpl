@@ -172,6 +172,20 @@ v1beta1
 {{ $claimed | uniq | sortAlpha | toYaml }}
 {{- end -}}
 
+{{/* The scheduler's own section of its configuration. */}}
+{{- define "hami-plugin.scheduler-section" -}}
+{{- $section := deepCopy .Values.scheduler.config -}}
+{{- with .Values.scheduler.claimVendors }}{{ $_ := set $section "claimVendors" . }}{{ end -}}
+{{ toYaml $section }}
+{{- end -}}
+
+{{/* The resource by which a vendor's devices are counted, where it has one: what pods may ask a DeviceClass by. */}}
+{{- define "hami-plugin.extended-name" -}}
+{{- $counts := .root.Files.Get "files/counts.yaml" | fromYaml -}}
+{{- $renamed := dig .vendor "resourceCountName" "" .root.Values.deviceConfig -}}
+{{- dig .vendor "resourceCountName" $renamed .root.Values.devicePlugin | default (get $counts .vendor) -}}
+{{- end -}}
+
 {{- define "hami-plugin.admission-policies" -}}
 {{- if and .Values.admissionPolicies.enabled (.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy") }}yes{{ end -}}
 {{- end -}}
@@ -278,6 +292,12 @@ v1beta1
 {{- $option := splitList "=" $argument | first -}}
 {{- if and (hasPrefix "-" $option) (not (has $option $options)) -}}
 {{- $problems = printf "%sscheduler.extraArgs: %s is no option of the scheduler, which would not start; the options are %s\n" $problems $option (join ", " $options) -}}
+{{- end -}}
+{{- end -}}
+{{- $claimed := include "hami-plugin.all-claimed" . | fromYamlArray -}}
+{{- range $vendor := .Values.scheduler.claimVendors -}}
+{{- if not (has $vendor $claimed) -}}
+{{- $problems = printf "%sscheduler.claimVendors: no daemon offers devices of %s by claims; set devicePlugin.%s.frontEnd to dra, or leave it out\n" $problems $vendor $vendor -}}
 {{- end -}}
 {{- end -}}
 {{- with trim $problems -}}

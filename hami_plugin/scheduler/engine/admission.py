@@ -71,11 +71,32 @@ class Scheduling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rewritten:
+    """A pod that asks for some of its devices in another way: as it is stored, and as these rules see it then."""
+
+    stored: Mapping[str, Any]
+    view: PodView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Views:
+    """A pod as its user has ``asked`` for it, and with the defaults ``filled`` in."""
+
+    asked: PodView
+    filled: PodView
+
+
+Rewrite = Callable[[Mapping[str, Any], Views], Rewritten | Denied | None]
+"""Given the pod as it would be stored. None where there is nothing to rewrite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed:
     """The pod is taken, with these changes. ``why`` says why it was left alone, if that needs an explanation."""
 
     changes: tuple[Operation, ...] = ()
     why: str = ""
+    rewritten: Rewritten | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +124,8 @@ def reviewing(
     scheduling: Scheduling,
     quota: Quota | None = None,
     impossible: Callable[[PodView], str] = lambda _pod: "",
+    *,
+    rewrite: Rewrite = lambda _stored, _pod: None,
 ) -> Pausing[Allowed | Denied]:
     """Decide on a v1 Pod as the API server hands it over, with pauses. ``quota`` is its namespace's, and ``impossible``
     is why no node can ever serve the pod as it is stored.
@@ -111,12 +134,8 @@ def reviewing(
     """
     too_many = crowded(pod)
     view = pod_view({**pod, "spec": _without_containers(pod)} if too_many else pod)
-    if why := _ignored(view):
-        return Allowed(why=why)
-    if not too_many and all(container.init for container in view.containers):
-        return Denied(why="pod has no containers")
-    if why := _elsewhere(view, scheduling):
-        return Allowed(why=why)
+    if outright := _outright(view, scheduling, crowded=bool(too_many)):
+        return outright
     filled = Denied(why=too_many) if too_many else (yield from _filling(view, families))
     if isinstance(filled, Denied):
         return filled
@@ -126,11 +145,35 @@ def reviewing(
     if filled.found and not problem:
         problem = _problem(filled.pod, families, scheduling, quota or Quota())
     yield
-    if why := problem or impossible(filled.pod):
+    if problem:
+        return Denied(why=problem)
+    stored = _stored(pod, view, filled)
+    rewritten = rewrite(stored, Views(asked=view, filled=filled.pod))
+    if isinstance(rewritten, Denied):
+        return rewritten
+    seen, found = filled.pod, filled.found
+    if rewritten:
+        stored, seen = rewritten.stored, rewritten.view
+        others = yield from _filling(seen, families)
+        found = isinstance(others, Defaults) and others.found
+    yield
+    if why := impossible(seen):
         return Denied(why=why)
     yield
-    scheduler = scheduling.name if filled.found else ""
-    return Allowed(changes=difference(pod, _stored(pod, view, filled, scheduler)))
+    if found and scheduling.name:
+        stored = {**stored, "spec": {**stored["spec"], "schedulerName": scheduling.name}}
+    return Allowed(changes=difference(pod, stored), rewritten=rewritten)
+
+
+def _outright(view: PodView, scheduling: Scheduling, *, crowded: bool) -> Allowed | Denied | None:
+    """What is decided before the pod's containers are looked at."""
+    if why := _ignored(view):
+        return Allowed(why=why)
+    if not crowded and all(container.init for container in view.containers):
+        return Denied(why="pod has no containers")
+    if why := _elsewhere(view, scheduling):
+        return Allowed(why=why)
+    return None
 
 
 def crowded(pod: Mapping[str, Any]) -> str:
@@ -160,7 +203,7 @@ def stored(pod: Mapping[str, Any], families: Sequence[Family]) -> Mapping[str, A
     """The same for a v1 Pod: as the API server stores it after the webhook's review."""
     view = pod_view(pod)
     filled = defaults(view, families)
-    return filled if isinstance(filled, Denied) else _stored(pod, view, filled, "")
+    return filled if isinstance(filled, Denied) else _stored(pod, view, filled)
 
 
 def defaults(pod: PodView, families: Sequence[Family]) -> Defaults | Denied:
@@ -233,7 +276,7 @@ def _changed(container: ContainerView, answer: Admitted) -> ContainerView:
     )
 
 
-def _stored(pod: Mapping[str, Any], view: PodView, filled: Defaults, scheduler: str) -> Mapping[str, Any]:
+def _stored(pod: Mapping[str, Any], view: PodView, filled: Defaults) -> Mapping[str, Any]:
     """The pod as JSON, with what is new in it."""
     spec = dict(pod["spec"])
     pairs = list(zip(view.containers, filled.pod.containers, strict=True))
@@ -241,8 +284,6 @@ def _stored(pod: Mapping[str, Any], view: PodView, filled: Defaults, scheduler: 
         own = [pair for pair in pairs if pair[0].init is init]
         if own:
             spec[key] = [_container(raw, *pair) for raw, pair in zip(spec[key], own, strict=True)]
-    if scheduler:
-        spec["schedulerName"] = scheduler
     if filled.pod.runtime_class:
         spec["runtimeClassName"] = filled.pod.runtime_class
     metadata = dict(pod.get("metadata") or {})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Generic, TypeVar
 
 from hami_plugin.model.views import PodView
@@ -36,16 +37,24 @@ ChargeCheck = Callable[[Candidate, Context, Sequence[Candidate]], Reason | None]
 Check = TypeVar("Check", bound=Callable[..., Reason | None])
 
 
+class Selects(Enum):
+    """What the names in two annotations of a pod are: the first lists what may serve, the second what may not."""
+
+    TYPE = "parts of type names"
+    UUID = "UUIDs"
+
+
 @dataclass(frozen=True)
 class ReadFirst(Generic[Check]):
     """A check that reads the pod and the node before it sees a device: once for all devices of a container.
 
     ``read`` gives what the devices are then asked, or None where it would be against none of them. ``keys`` are the
-    pod's annotations in which it looks for names.
+    pod's annotations in which it looks for names, and ``selects`` says which, if it does nothing else.
     """
 
     read: Callable[[Context], Check | None]
     keys: tuple[str, ...] = ()
+    selects: Selects | None = None
 
     def __call__(self, about: Any, context: Context, *beside: Any) -> Reason | None:
         check = self.read(context)
@@ -98,7 +107,7 @@ def of_type(use: str, avoid: str) -> DeviceCheck:
 
         return check
 
-    return ReadFirst(read, keys=(use, avoid))
+    return ReadFirst(read, keys=(use, avoid), selects=Selects.TYPE)
 
 
 def named(use: str, avoid: str) -> DeviceCheck:
@@ -115,7 +124,7 @@ def named(use: str, avoid: str) -> DeviceCheck:
 
         return check
 
-    return ReadFirst(read, keys=(use, avoid))
+    return ReadFirst(read, keys=(use, avoid), selects=Selects.UUID)
 
 
 def free_slot(state: DeviceState, _context: Context) -> Reason | None:
@@ -320,16 +329,21 @@ def together(states: Sequence[DeviceState], _context: Context) -> Iterable[Seque
     return (states,)
 
 
-def by_numa_if(annotation: str) -> Group:
+@dataclass(frozen=True, slots=True)
+class ByNumaIf:
     """One group for each NUMA node if the pod's annotation is true; the node of the first device comes first."""
 
-    def group(states: Sequence[DeviceState], context: Context) -> Iterable[Sequence[DeviceState]]:
-        if context.pod.annotations.get(annotation) not in GO_TRUE:
+    annotation: str
+
+    def wanted(self, pod: PodView) -> bool:
+        """Whether the pod's devices have to be of one NUMA node."""
+        return pod.annotations.get(self.annotation) in GO_TRUE
+
+    def __call__(self, states: Sequence[DeviceState], context: Context) -> Iterable[Sequence[DeviceState]]:
+        if not self.wanted(context.pod):
             return (states,)
         nodes = dict.fromkeys(state.info.numa for state in states)
         return tuple([state for state in states if state.info.numa == numa] for numa in nodes)
-
-    return group
 
 
 Detail = Callable[[DeviceState, Reason], str]

@@ -8,7 +8,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ from prometheus_client import CollectorRegistry
 from hami_plugin.cluster.client import connect_wide
 from hami_plugin.config.load import HAMI_DEVICE_CONFIG, Configuration, load
 from hami_plugin.config.settings import SchedulerSettings
-from hami_plugin.errors import HamiError
+from hami_plugin.config.vendors import ServedSettings, VendorSettings
+from hami_plugin.dra.conversion import ClaimVendor
+from hami_plugin.errors import ConfigError, HamiError
 from hami_plugin.log import logger
 from hami_plugin.scheduler.engine.admission import Scheduling
 from hami_plugin.scheduler.extender.cache import Preferences
@@ -49,7 +51,7 @@ def configured(options: Mapping[str, Any], environment: Mapping[str, str]) -> Co
     if names := options.get("webhook_client_name"):
         section["webhookClientNames"] = list(names)
     section |= _address(options.get("listen"), "listen") | _address(options.get("http"), "http")
-    return load(
+    configuration = load(
         config=options.get("config"),
         device_config=options.get("device_config") or (HAMI_DEVICE_CONFIG if HAMI_DEVICE_CONFIG.exists() else None),
         node_config=None,
@@ -62,6 +64,14 @@ def configured(options: Mapping[str, Any], environment: Mapping[str, str]) -> Co
         vendor_settings=lambda name: load_vendor(name).settings,
         vendor_names=vendor_names(),
     )
+    if unknown := [
+        name for name in configuration.settings.scheduler.claim_vendors if name not in configuration.vendors
+    ]:
+        there = ", ".join(sorted(configuration.vendors))
+        raise ConfigError(
+            [f"scheduler.claimVendors: {name!r} is no vendor that is enabled; choose from: {there}" for name in unknown]
+        )
+    return configuration
 
 
 def families(configuration: Configuration) -> tuple[Family, ...]:
@@ -236,7 +246,21 @@ async def _connected(process: SchedulerProcess, metrics: SchedulerMetrics) -> As
     settings = process.configuration.settings.scheduler
     connection = connect_wide(settings.name, host=socket.gethostname(), kubeconfig=process.kubeconfig, observer=metrics)
     async with connection as cluster:
-        yield Extender(cluster, families(process.configuration), _options(settings))
+        configuration = process.configuration
+        options = replace(_options(settings), claim_vendors=claim_vendors(configuration))
+        yield Extender(cluster, families(configuration), options)
+
+
+def claim_vendors(configuration: Configuration) -> tuple[ClaimVendor, ...]:
+    """Those whose limits become claims, with their families as they are on nodes whose front end is DRA."""
+    return tuple(
+        ClaimVendor(name=name, families=tuple(load_vendor(name).families(_by_claims(configuration.vendors[name]))))
+        for name in configuration.settings.scheduler.claim_vendors
+    )
+
+
+def _by_claims(section: VendorSettings) -> VendorSettings:
+    return section.model_copy(update={"front_end": "dra"}) if isinstance(section, ServedSettings) else section
 
 
 def _options(settings: SchedulerSettings) -> Options:

@@ -6,9 +6,12 @@ Several replicas of the process may run: what another one decided is read from t
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import NoReturn
 from weakref import WeakValueDictionary
 
@@ -27,6 +30,7 @@ from hami_plugin.scheduler.engine.node_info import Handshakes, check_handshakes,
 from hami_plugin.scheduler.engine.pod_info import ChangeLog, PodIndex, PodInfo
 from hami_plugin.scheduler.engine.pod_info import pod_info as entry_of
 from hami_plugin.scheduler.engine.quotas import limits, used
+from hami_plugin.scheduler.extender.claiming import ClaimedPods
 from hami_plugin.scheduler.extender.ports import Cluster
 from hami_plugin.sdk import Family
 
@@ -116,6 +120,7 @@ class PodCache:
         self._families = tuple(families)
         self.index = PodIndex()
         self.binding = BindingPods(self.index)
+        self.claimed = ClaimedPods()
         self.listed = Watched(False)
         self.shown = Watched(0)
         self.feed: Feed[PodView] = Feed(
@@ -186,6 +191,7 @@ class PodCache:
         is final, also where another scheduler has bound it while our decision is on its way.
         """
         self.binding.seen(pod)
+        self.claimed.see(pod)
         assumed = self._assumed.get(pod.uid)
         shown = assumed and 0 < assumed.revision <= revision(pod.resource_version)
         if assumed and not shown and not pod.terminal and not pod.node:
@@ -209,6 +215,7 @@ class PodCache:
         self._assumed.pop(uid, None)
         self._released.pop(uid, None)
         self.wishes.discard(uid)
+        self.claimed.remove(uid)
         self.index.drop(uid)
 
     async def shown_up_to(self, version: str, *, within: float) -> bool:
@@ -238,7 +245,7 @@ class PodCache:
         It is in no order, so that nothing of it counts as shown before all of it is.
         """
         there = {pod.uid for pod in pods} | self._assumed.keys()
-        for uid in (self.index.entries.keys() | self._released.keys()) - there:
+        for uid in (self.index.entries.keys() | self._released.keys() | self.claimed.uids) - there:
             self.remove(uid)
         newest = 0
         for pod in pods:
@@ -408,6 +415,9 @@ class NodeCache:
         )
 
 
+NOTHING: Mapping[str, int] = MappingProxyType({})
+
+
 class QuotaCache:
     """Every ResourceQuota, and what is left of it."""
 
@@ -417,15 +427,21 @@ class QuotaCache:
         self.listed = Watched(False)
         self.feed: Feed[QuotaView] = Feed(replace=self._replace, update=self._update, delete=self._delete)
 
-    def quota(self, namespace: str, index: PodIndex, *, without: str) -> Quota:
-        """What a namespace may have of each resource, and what its pods have, without that of one pod."""
+    def hard(self, namespace: str) -> Sequence[Mapping[str, str]]:
+        """All limits of a namespace, as they are written."""
+        return [one.hard for one in self._known.get(namespace, {}).values()]
+
+    def quota(self, namespace: str, index: PodIndex, *, without: str, claimed: Mapping[str, int] = NOTHING) -> Quota:
+        """What a namespace may have of each resource, and what its pods have, without that of one pod. ``claimed`` is
+        what they have by claims.
+        """
         if namespace not in self._known:
             return Quota()
         allowed = limits((one.hard for one in self._known.get(namespace, {}).values()), self._families)
         if not allowed:
             return Quota()
         there = [one.held for one in index.of(namespace, without=without)]
-        return Quota(limits=allowed, used=used(self._families, there))
+        return Quota(limits=allowed, used=Counter(claimed) + Counter(used(self._families, there)))
 
     def _update(self, quota: QuotaView) -> None:
         try:
@@ -470,7 +486,7 @@ class SchedulerCache:
 
     def snapshot(self, pod: PodView) -> ClusterSnapshot:
         """What counts for a decision about this pod: all but what it has itself."""
-        quota = self.quotas.quota(pod.namespace, self.pods.index, without=pod.uid)
+        quota = self.quota(pod.namespace, without=pod.uid)
         return ClusterSnapshot(
             families=self.families,
             nodes=self.nodes.node_infos,
@@ -480,6 +496,25 @@ class SchedulerCache:
             node_order=self.preferences.nodes,
             kept=self._kept,
         )
+
+    def quota(self, namespace: str, *, without: str) -> Quota:
+        """A namespace's, without what one pod has."""
+        return self.quotas.quota(namespace, self.pods.index, without=without, claimed=self.claimed(namespace))
+
+    def claimed(self, namespace: str) -> Mapping[str, int]:
+        """What a namespace's pods have by claims, if it has quotas."""
+        return self.pods.claimed.used(namespace, time.monotonic()) if self.quotas.hard(namespace) else NOTHING
+
+    def counted(self, namespace: str, families: Sequence[Family]) -> Mapping[str, int]:
+        """What a namespace's pods have of these families in either way: devices, MiB and cores, by resource."""
+        if not self.quotas.hard(namespace):
+            return NOTHING
+        there = self.pods.index.of(namespace)
+        total = Counter(self.claimed(namespace)) + Counter(used(families, [one.held for one in there]))
+        for name in {family.resources.count for family in families}:
+            mains = (container for one in there for container in one.pod.containers if not container.alone)
+            total[name] += sum(container.amount(name) for container in mains)
+        return total
 
     @property
     def missing(self) -> Sequence[str]:

@@ -8,19 +8,23 @@ each other, so each kube-scheduler asks the replica beside it.
 from __future__ import annotations
 
 import asyncio
+import secrets
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, NoReturn
 
 from hami_plugin.aio import Backoff, cancelled, in_slices
+from hami_plugin.dra.conversion import ClaimVendor, ConvertedPod, convert, exceeding
 from hami_plugin.errors import ClusterError, HamiError, WireError
 from hami_plugin.log import logger
 from hami_plugin.model.views import PodPatch, PodView, node_view, pod_view
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING
-from hami_plugin.scheduler.engine.admission import Allowed, Scheduling, crowded, reviewing
+from hami_plugin.scheduler.engine.admission import Allowed, Scheduling, Views, crowded, reviewing
 from hami_plugin.scheduler.engine.capacity import impossible
 from hami_plugin.scheduler.engine.filter import (
     FilterResult,
@@ -36,6 +40,7 @@ from hami_plugin.scheduler.engine.pod_info import UNASSIGNED, assignment
 from hami_plugin.scheduler.engine.requests import Denied
 from hami_plugin.scheduler.extender.bind import PACE, Binder, NodeLocks, OvertakenError, UnsureError, repeated, write
 from hami_plugin.scheduler.extender.cache import Preferences, Resync, SchedulerCache
+from hami_plugin.scheduler.extender.claiming import ClaimTemplates
 from hami_plugin.scheduler.extender.payloads import (
     BindingArgs,
     ExtenderArgs,
@@ -71,13 +76,14 @@ class Options:
     ``lock_timeout`` is how long a pod waits in line for its node: less than kube-scheduler waits for the extender.
     ``watch_timeout`` is how long a bind waits for the watch to show who else is on the node.
     ``sync_timeout`` is how long a filter request waits for the first lists. ``refuse_impossible``: admission refuses
-    what no known node can ever give. ``resizes``: pods that run may ask for other amounts, with
-    ``resize_period`` from one refusal to the next look.
+    what no known node can ever give. ``claim_vendors`` are those whose limits admission rewrites to ResourceClaims.
+    ``resizes``: pods that run may ask for other amounts, with ``resize_period`` from one refusal to the next look.
     """
 
     scheduling: Scheduling = field(default_factory=Scheduling)
     preferences: Preferences = field(default_factory=Preferences)
     refuse_impossible: bool = True
+    claim_vendors: tuple[ClaimVendor, ...] = ()
     lock_timeout: float = 25.0
     watch_timeout: float = 5.0
     sync_timeout: float = 5.0
@@ -113,7 +119,14 @@ class Extender:
         served = tuple(map(with_legacy_register, families))
         self.cache = cache = SchedulerCache(served, now, options.preferences)
         self._events = EventRecorder(cluster)
-        self._reviewer = Reviewer(cache, options.scheduling, refuse_impossible=options.refuse_impossible)
+        self._templates = ClaimTemplates(cluster, cache.pods.claimed, now)
+        self._reviewer = Reviewer(
+            cache,
+            options.scheduling,
+            refuse_impossible=options.refuse_impossible,
+            vendors=options.claim_vendors,
+            templates=self._templates,
+        )
         locks = NodeLocks(cluster, cache.nodes, now, timeout=options.lock_timeout, pace=options.pace)
         self._binder = Binder(cluster, cache, locks, now, pace=options.pace, timeout=options.watch_timeout)
         self._resync = Resync(cluster, cache.nodes, cache.pods, every=options.resync_period)
@@ -312,6 +325,7 @@ class Extender:
             "events": self._events.run(),
             "warm-up": self._warm_up(),
             **({"resizes": self._resizes.run()} if self._options.resizes else {}),
+            **({"templates": self._templates.run()} if self._options.claim_vendors else {}),
         }
         tasks: set[asyncio.Task[Any]] = {asyncio.create_task(loop, name=role) for role, loop in loops.items()}
         stopped = asyncio.create_task(stop.wait(), name="stop")
@@ -348,12 +362,25 @@ class Extender:
 
 
 class Reviewer:
-    """Decides which pods are taken, and with which defaults. ``refuse_impossible``: not those that can never run."""
+    """Decides which pods are taken, and with which defaults. ``refuse_impossible``: not those that can never run.
 
-    def __init__(self, cache: SchedulerCache, scheduling: Scheduling, *, refuse_impossible: bool) -> None:
+    Pods that ask for devices of ``vendors`` get claims in place of their limits.
+    """
+
+    def __init__(
+        self,
+        cache: SchedulerCache,
+        scheduling: Scheduling,
+        *,
+        refuse_impossible: bool,
+        vendors: Sequence[ClaimVendor],
+        templates: ClaimTemplates,
+    ) -> None:
         self._cache = cache
         self._scheduling = scheduling
         self._refuse_impossible = refuse_impossible
+        self._vendors = tuple(vendors)
+        self._templates = templates
 
     async def review(self, asked: Json) -> Json:
         """Answer in the version that was asked in. WireError when there is no request in it.
@@ -380,8 +407,38 @@ class Reviewer:
         metadata["namespace"] = metadata.get("namespace") or name(request, "namespace", "admission review") or "default"
         whole = {**pod, "metadata": metadata}  # a pod that is being created may not say its namespace yet
         cache = self._cache
-        quota = cache.quotas.quota(metadata["namespace"], cache.pods.index, without=str(metadata.get("uid", "")))
-        return await in_slices(reviewing(whole, cache.families, self._scheduling, quota, self._impossible))
+        namespace, token = metadata["namespace"], secrets.token_hex(8)
+        quota = cache.quota(namespace, without=str(metadata.get("uid", "")))
+        rewrite = partial(self._rewrite, namespace, token)
+        taken = False
+        try:
+            decided = await in_slices(
+                reviewing(whole, cache.families, self._scheduling, quota, self._impossible, rewrite=rewrite)
+            )
+            if (
+                isinstance(decided, Allowed)
+                and isinstance(decided.rewritten, ConvertedPod)
+                and not request.get("dryRun")
+            ):
+                if why := await self._templates.ensure(namespace, decided.rewritten.templates):
+                    return Denied(why=why)
+                taken = True
+            return decided
+        finally:
+            if not taken:
+                cache.pods.claimed.forget(token)
+
+    def _rewrite(self, namespace: str, token: str, stored: Json, pods: Views) -> ConvertedPod | Denied | None:
+        """The pod with claims, if its namespace may have so much. It counts from now on, whoever asks next."""
+        found = convert(stored, pods, self._vendors, token) if self._vendors else None
+        if not isinstance(found, ConvertedPod):
+            return found
+        cache = self._cache
+        used = cache.counted(namespace, [family for vendor in self._vendors for family in vendor.families])
+        if why := exceeding(found.claimed, self._vendors, cache.quotas.hard(namespace), used):
+            return Denied(why=f"exceeding resource quota: {why}")
+        cache.pods.claimed.expect(namespace, found.claimed, time.monotonic())
+        return found
 
     def _impossible(self, pod: PodView) -> str:
         if not self._refuse_impossible:

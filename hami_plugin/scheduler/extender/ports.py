@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
 from hami_plugin.aio import Watched
 from hami_plugin.model.ports import Annotations, Subject
-from hami_plugin.model.views import Feed, NodeView, PodPatch, PodView, QuotaView
+from hami_plugin.model.views import Feed, Json, NodeView, PodPatch, PodView, QuotaView
 
 
 class Cluster(Protocol):
@@ -42,3 +43,20 @@ class Cluster(Protocol):
     async def follow_nodes(self, feed: Feed[NodeView]) -> NoReturn: ...
 
     async def follow_quotas(self, feed: Feed[QuotaView]) -> NoReturn: ...
+
+    async def get_device_class(self, name: str) -> Json | None:
+        """The DeviceClass; None when there is none of this name."""
+
+    async def get_claim_template(self, namespace: str, name: str) -> Json | None:
+        """The ResourceClaimTemplate; None when there is none of this name."""
+
+    async def create_claim_template(self, document: Json) -> None:
+        """Create it. A ``conflict`` where there is one of this name."""
+
+    async def patch_claim_template(self, namespace: str, name: str, annotations: Annotations) -> None: ...
+
+    async def list_claim_templates(self, label: str, most: int) -> Sequence[Json]:
+        """Those of all namespaces that have this label, ``key=value``; at most so many."""
+
+    async def delete_claim_template(self, namespace: str, name: str, *, resource_version: str) -> None:
+        """Delete it, only if this is still its present version (status 409)."""

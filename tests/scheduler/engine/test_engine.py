@@ -11,7 +11,7 @@ from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.devices import Context, DeviceState
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
-from hami_plugin.scheduler.engine.policy import Misfit, Policy, by_numa_if, consecutive, standard, whole_modules
+from hami_plugin.scheduler.engine.policy import ByNumaIf, Misfit, Policy, consecutive, standard, whole_modules
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Demand
 
@@ -135,7 +135,7 @@ def test_a_gate_refuses_the_whole_node() -> None:
 
 
 def test_numa_binding_takes_a_node_that_suffices_wherever_its_devices_stand() -> None:
-    bound = replace(POLICY, group=by_numa_if("x/bind"))
+    bound = replace(POLICY, group=ByNumaIf("x/bind"))
     states = [device(0, numa=0), device(1, numa=1), device(2, numa=0), device(3, numa=1, slots=4)]
     wish = {"x/bind": "true"}
 

@@ -13,7 +13,7 @@ from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.register import DeviceInfo, MigProfile
 from hami_plugin.protocol.scores import decode_scores, encode_scores
 from hami_plugin.scheduler.engine.devices import Candidate, Charge, Context, DeviceState, Quota, Slice, idle
-from hami_plugin.scheduler.engine.policy import Misfit, by_numa_if, linked_choice, within_quota
+from hami_plugin.scheduler.engine.policy import ByNumaIf, Misfit, linked_choice, within_quota
 from hami_plugin.scheduler.engine.requests import Demand, written
 from tests.hami import values
 from tests.hami.vendors.nvidia import cost
@@ -51,7 +51,7 @@ def test_a_container_that_says_nothing_asks_for_nothing(case: Json) -> None:
 def test_a_pod_is_bound_to_a_numa_node_when_hami_binds_it(case: Json) -> None:
     cards = [card("a", numa=0), card("b", numa=1)]
 
-    groups = by_numa_if(NUMA_BIND)(cards, asking(annotations=case["input"]["annos"]))
+    groups = ByNumaIf(NUMA_BIND)(cards, asking(annotations=case["input"]["annos"]))
 
     assert (len(tuple(groups)) == 2) is case["expected"]["result"]
 
