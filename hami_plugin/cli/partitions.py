@@ -13,6 +13,7 @@ from hami_plugin.cli.pages import asked, daemons_url
 
 HEADER = ("CARD", "PROFILE", "PLACE", "STATE", "AGE", "OWNER", "UUID", "")
 LEFT = ("CARD", "PROFILE", "PLACES LEFT")
+MODES = ("CARD", "MODE", "WANTED", "WAITS FOR")
 PLANNED = ("", "CARD", "PROFILE", "PLACE", "OWNER", "WHY")
 BAD = frozenset({"failed", "leaked", "lost"})
 
@@ -28,20 +29,27 @@ def partitions(url: str, plan: bool, as_json: bool) -> None:
     """
     document = asked(url, "partitions", of="partitions")
     found: Sequence[Mapping[str, Any]] = document["partitions"]
+    modes: Sequence[Mapping[str, Any]] = document.get("modes", ())
     if plan:
         found = [one for one in found if one["plan"]]
+        modes = [one for one in modes if one["waits"]]
     if as_json:
-        click.echo(json.dumps({**document, "partitions": found}, indent=2, ensure_ascii=False))
+        click.echo(json.dumps({**document, "partitions": found, "modes": modes}, indent=2, ensure_ascii=False))
         return
     for resource, problem in sorted(document["problems"].items()):
         click.echo(f"{resource}: {problem}", err=True)
     if plan:
-        _print_plan(found)
+        _print_plan(found, modes)
     else:
-        _print(document["node"], found, document["placeable"])
+        _print(document["node"], found, document["placeable"], modes)
 
 
-def _print(node: str, found: Sequence[Mapping[str, Any]], left: Sequence[Mapping[str, Any]]) -> None:
+def _print(
+    node: str,
+    found: Sequence[Mapping[str, Any]],
+    left: Sequence[Mapping[str, Any]],
+    modes: Sequence[Mapping[str, Any]],
+) -> None:
     click.echo(f"{node}: {len(found)} partitions")
     bad = [number for number, one in enumerate(found) if one["state"] in BAD]
     if found:
@@ -49,18 +57,27 @@ def _print(node: str, found: Sequence[Mapping[str, Any]], left: Sequence[Mapping
     if left:
         click.echo()
         show_table([LEFT, *((one["card"], one["profile"], str(one["left"])) for one in left)], right=(2,))
+    if modes:
+        click.echo()
+        show_table([MODES, *((one["card"], one["mode"], _wish(one), one["waits"] or "-") for one in modes)])
 
 
-def _print_plan(found: Sequence[Mapping[str, Any]]) -> None:
-    if not found:
+def _wish(one: Mapping[str, Any]) -> str:
+    return "on" if one["on"] else "off"
+
+
+def _print_plan(found: Sequence[Mapping[str, Any]], modes: Sequence[Mapping[str, Any]]) -> None:
+    if not found and not modes:
         click.echo("nothing to make or to destroy")
         return
-    show_table([PLANNED, *_planned(found)])
+    show_table([PLANNED, *_planned(found, modes)])
 
 
-def _planned(found: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
+def _planned(found: Sequence[Mapping[str, Any]], modes: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
     for one in found:
         yield one["plan"], one["card"], one["profile"], _place(one), one["owner"] or "-", one["reason"] or one["state"]
+    for one in modes:
+        yield f"switch {_wish(one)}", one["card"], f"{one['mode']} mode", "-", "-", one["waits"]
 
 
 def _row(one: Mapping[str, Any]) -> Sequence[str]:

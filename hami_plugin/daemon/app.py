@@ -532,7 +532,7 @@ class Daemon:
 
     def partitions(self) -> Mapping[str, object]:
         """Every partition with its owner, and what is left of each card, for ``hami-plugin partitions``."""
-        return partitions_document(self._serving.partitions, self._settings.node_name)
+        return partitions_document(self._serving.partitions, self._settings.node_name, self._serving.modes)
 
     def _occupied(self) -> Iterable[DeviceOccupancy]:
         return occupied(self._serving.sources, self._everything_held())

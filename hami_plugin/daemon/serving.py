@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from hami_plugin.aio import Watched
-from hami_plugin.allocation.allocator import Allocator, ResourcePlugin
+from hami_plugin.allocation.allocator import Allocator, ResourcePlugin, question_of
 from hami_plugin.allocation.capacity import NodeState
 from hami_plugin.allocation.container_start import StartCheck
 from hami_plugin.allocation.lending import LendingPlugin
@@ -24,7 +24,7 @@ from hami_plugin.config.settings import Settings
 from hami_plugin.config.vendors import ServedSettings
 from hami_plugin.daemon.dra import DraDriver, DraNode
 from hami_plugin.daemon.startup import ServedVendor
-from hami_plugin.errors import ConfigError, HamiError
+from hami_plugin.errors import ConfigError, HamiError, WireError
 from hami_plugin.host.threads import BoundedCalls, once
 from hami_plugin.inventory.cdi_specs import PartitionSpecs, SpecFiles, SpecGate
 from hami_plugin.inventory.discovery import DiscoveryLoop, DiscoveryTiming
@@ -38,12 +38,20 @@ from hami_plugin.model.device import Snapshot
 from hami_plugin.model.ports import DevicePlugin
 from hami_plugin.node_status.annotations import FamilySource, Rendered
 from hami_plugin.node_status.faults import FaultLog
-from hami_plugin.partitions.journal import PartitionJournal
+from hami_plugin.partitions.journal import ModeJournal, PartitionJournal
 from hami_plugin.partitions.manager import Partitions, Peers
-from hami_plugin.protocol.decisions import Question
-from hami_plugin.sdk import Family, PartitionDriver, Units
+from hami_plugin.partitions.modes import ModeKeeper, Users
+from hami_plugin.protocol.decisions import Question, claims
+from hami_plugin.sdk import Family, ModeDriver, PartitionDriver, Units
 from hami_plugin.telemetry.metrics import Metrics
-from hami_plugin.vendor_boundary.guard import CheckedPartitionDriver, Guard, VendorErrors, VendorSupervisor, guarded
+from hami_plugin.vendor_boundary.guard import (
+    CheckedModeDriver,
+    CheckedPartitionDriver,
+    Guard,
+    VendorErrors,
+    VendorSupervisor,
+    guarded,
+)
 
 log = logger(__name__)
 
@@ -195,6 +203,7 @@ class VendorTasks:
     further: FurtherFamilies | None = None
     hosts: list[HostCheck] = field(default_factory=list)
     partitions: list[Partitions] = field(default_factory=list)
+    modes: list[ModeKeeper] = field(default_factory=list)
     broken: bool = False
 
     @property
@@ -223,6 +232,9 @@ class VendorTasks:
         for partitions in self.partitions:
             name = f"partitions {partitions.resource}"
             yield name, keep(name, "partitions", partitions.run)
+        for modes in self.modes:
+            name = f"modes {modes.resource}"
+            yield name, keep(name, "modes", modes.run)
         for resource in self.listed:
             name = f"kubelet {resource.plugin.resource}"
             yield name, keep(name, "kubelet", resource.serve)
@@ -249,6 +261,8 @@ class VendorTasks:
                 yield f"host {host.resource}", host.problem
         for partitions in self.partitions:
             yield f"partitions {partitions.resource}", partitions.problem
+        for modes in self.modes:
+            yield f"modes {modes.resource}", modes.problem
         for resource in self.resources:
             if not _without_devices(resource.snapshot.value):
                 yield f"kubelet {resource.plugin.resource}", resource.problem
@@ -292,6 +306,10 @@ class Serving:
     @property
     def partitions(self) -> list[Partitions]:
         return [one for vendor in self.vendors for one in vendor.partitions]
+
+    @property
+    def modes(self) -> list[ModeKeeper]:
+        return [one for vendor in self.vendors for one in vendor.modes]
 
     @property
     def questions(self) -> list[Question]:
@@ -387,7 +405,7 @@ class Serving:
 
     async def cut_no_more(self) -> None:
         """Finish what is under way at the cards, before another daemon may begin."""
-        await asyncio.gather(*(partitions.close() for partitions in self.partitions))
+        await asyncio.gather(*(one.close() for one in self.partitions), *(one.close() for one in self.modes))
 
     async def close(self, settle: Callable[[], Coroutine[None, None, None]]) -> None:
         """End the streams, ``settle`` what was allocated, then close the drivers."""
@@ -417,6 +435,12 @@ def build(vendors: Sequence[ServedVendor], builder: VendorBuilder) -> Serving:
     serving = Serving(vendors=[builder.vendor(served) for served in vendors])
     _require_distinct_names(serving)
     return serving
+
+
+def _isolated_modes(opening: Callable[[], ModeDriver]) -> ModeDriver:
+    from hami_plugin.vendor_boundary.isolated_driver import IsolatedModeDriver  # noqa: PLC0415  # as below
+
+    return IsolatedModeDriver(opening)
 
 
 def _isolated(opening: Callable[[], PartitionDriver]) -> PartitionDriver:
@@ -495,6 +519,7 @@ class VendorBuilder:
                 further=None,
                 hosts=[],
                 partitions=[],
+                modes=[],
                 broken=True,
             )
         return tasks
@@ -566,6 +591,8 @@ class VendorBuilder:
         partitions = self._partitions(safe, snapshot, vendor, errors, isolated=isolated)
         if partitions:
             tasks.partitions.append(partitions)
+        if modes := self._modes(tasks.discovery, safe, snapshot, errors, isolated=isolated):
+            tasks.modes.append(modes)
         cuttable = partitions.cuttable if partitions else None
         source = FamilySource(vendor=vendor, family=safe, snapshot=snapshot, cuttable=cuttable, errors=errors)
         tasks.sources.append(source)
@@ -585,6 +612,8 @@ class VendorBuilder:
             )
         if node.partitions:
             raise ConfigError([f"vendors.{vendor}.frontEnd: dra cuts no cards for claims; set frontEnd: device-plugin"])
+        if node.modes:
+            raise ConfigError([f"vendors.{vendor}.frontEnd: dra switches no card's mode; set frontEnd: device-plugin"])
         driver.sources.append(source)
         tasks.sources.append(source)
         tasks.announced.append(replace(source, snapshot=Watched(Snapshot(ready=True)), rendered=Rendered()))
@@ -607,6 +636,34 @@ class VendorBuilder:
             snapshot=snapshot,
             specs=PartitionSpecs(family, self.settings.cdi_dirs[-1], node.host) if family.node.delivery.cdi else None,
             peers=Peers(pods=node.pods, current=node.current, listed=node.listed, settle=node.settlement.note),
+            events=node.events,
+            ended=driver.close,
+        )
+
+    def _modes(
+        self,
+        discovery: DiscoveryLoop,
+        family: Family,
+        snapshot: Watched[Snapshot],
+        errors: VendorErrors,
+        *,
+        isolated: bool,
+    ) -> ModeKeeper | None:
+        """What switches the mode of the family's cards, if that is asked for."""
+        side, node = family.node.modes, self.node
+        if side is None:
+            return None
+        name = re.sub(r"[^A-Za-z0-9.-]", "_", f"modes-{discovery.vendor}-{family.device_type}")
+        opening = partial(side.open, node.host)
+        driver = CheckedModeDriver(partial(_isolated_modes, opening) if isolated else opening, errors)
+        return ModeKeeper(
+            family.resources.count,
+            side,
+            driver,
+            ModeJournal(self.settings.state_dir / name, self.boot),
+            snapshot=snapshot,
+            users=Users(of=partial(_users, node, question_of(family)), current=node.current),
+            aside=discovery.aside,
             events=node.events,
             ended=driver.close,
         )
@@ -661,6 +718,21 @@ class VendorBuilder:
             withdrawn=self.metrics.withdrawn,
             linger=self.settings.rescan_seconds,
         )
+
+
+def _users(node: NodeState, question: Question, uuid: str) -> list[str]:
+    """The pods that have a card, or are to have it, by what was handed out and by what schedulers have decided."""
+    names = {f"{held.namespace}/{held.pod}" for held in node.ledger.held.on(uuid)}
+    for pod in node.pods.pods:
+        if pod.terminal:
+            continue
+        try:
+            decided = claims(pod, question)
+        except WireError:
+            continue  # one that cannot be read is never served
+        if any(grant.uuid == uuid for claim in decided for grant in claim.grants):
+            names.add(pod.key)
+    return sorted(names)
 
 
 def _require_distinct_names(serving: Serving) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hami_plugin.aio import Backoff
 from hami_plugin.errors import DriverReason, DriverUnavailableError
@@ -33,6 +34,7 @@ class DiscoveryTiming:
 
     ``min_poll_interval`` is the least between two such calls that bring nothing new: a driver that does not wait spins
     nobody. A call that takes longer than ``timeout`` makes its device suspect, longer than ``hang`` unhealthy.
+    ``aside`` is how long work may take that the driver is closed for.
     """
 
     poll: float = 1.0
@@ -44,6 +46,7 @@ class DiscoveryTiming:
     timeout: float = 5.0
     hang: float = 30.0
     close_timeout: float = 2.0
+    aside: float = 40.0
 
 
 class DiscoveryLoop:
@@ -78,6 +81,17 @@ class DiscoveryLoop:
         self._backoff = backoff or Backoff(first=1.0, cap=30.0)
         self._thread = WorkThread(f"{vendor}-driver")
         self._linked: tuple[frozenset[str], float] = (frozenset(), float("-inf"))
+        self._aside: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        """Run ``work`` on the driver's thread while the driver is closed, so that this process has no card open.
+
+        The driver is asked for its devices at once afterwards. While it does not answer, the work waits; whoever
+        stops waiting before its turn calls it off.
+        """
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._aside.append((work, answer))
+        return await answer
 
     async def run(self) -> None:
         """Discover and poll for ever. Every expected failure ends in the snapshot, with its reason."""
@@ -115,6 +129,9 @@ class DiscoveryLoop:
             discovered = time.monotonic()
             while True:
                 self.beat = time.monotonic()
+                if self._aside:
+                    await self._step_aside()
+                    break
                 due = self._timing.probe if self._inventory.unwell else self._timing.rescan
                 left = due - (time.monotonic() - discovered)
                 if left <= 0:
@@ -125,6 +142,21 @@ class DiscoveryLoop:
                     break
                 await self._meter()
                 await asyncio.sleep(max(0.0, min(self._timing.min_poll_interval, wait) - (time.monotonic() - asked)))
+
+    async def _step_aside(self) -> None:
+        """Do what was asked for with the driver closed. What it raises is the caller's."""
+        await self._call(self._driver.close)
+        while self._aside:
+            work, answer = self._aside.popleft()
+            if answer.done():
+                continue
+            value, problem = await self._call(partial(_outcome, work), grace=self._timing.aside)
+            if answer.done():
+                continue
+            if problem:
+                answer.set_exception(problem)
+            else:
+                answer.set_result(value)
 
     async def _discover(self) -> None:
         if not self._inventory.found.ready:
@@ -180,13 +212,15 @@ class DiscoveryLoop:
             self._report(changes)
         return bool(changes)
 
-    async def _call(self, function: Callable[[], T], *, waits: float = 0.0) -> T:
+    async def _call(self, function: Callable[[], T], *, waits: float = 0.0, grace: float = 0.0) -> T:
         """Run one driver call, however long it takes; an overdue one makes its device doubtful, then unhealthy.
 
-        One that ``waits`` on purpose is first checked after that: a wait without events wakes the loop once.
+        One that ``waits`` on purpose is first checked after that: a wait without events wakes the loop once. ``grace``
+        is what the call may take besides.
         """
         answer = self._thread.start(function)
-        begin = since = time.monotonic()
+        begin = time.monotonic()
+        since = begin + grace
         about, overdue = self._driver.busy_with, False
         every = max(1.25 * waits, min(1.0, self._timing.timeout))
         try:
@@ -261,3 +295,11 @@ class DiscoveryLoop:
                 )
         self._remember()
         self._observer.snapshot(self.vendor, self._inventory.shown)
+
+
+def _outcome(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    """What it returns, or raises."""
+    try:
+        return work(), None
+    except Exception as error:  # noqa: BLE001  # raised again where the work was asked for
+        return None, error

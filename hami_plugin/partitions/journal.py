@@ -1,4 +1,4 @@
-"""The partitions of this node, in memory and in a file that survives a killed daemon.
+"""The partitions of this node, and the last switch of each card's mode, in files that survive a killed daemon.
 
 One JSON line per change, flushed to the disk before the change is made. Only the cards' threads write, each about its
 own card; readers get an immutable mapping.
@@ -10,8 +10,8 @@ import json
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -106,7 +106,7 @@ class PartitionJournal:
             "op": op,
             "partition": _members(entry),
         }
-        return {**line, "crc": _checksum(line)}
+        return _sealed(line)
 
     def _load(self) -> None:
         entries: dict[int, Entry] = {}
@@ -143,17 +143,90 @@ def _members(entry: Entry) -> dict[str, Any]:
     return members
 
 
-def _entry(line: Mapping[str, Any]) -> Entry:
-    """The entry of one line. ValueError, KeyError or TypeError if the line is damaged."""
+def _sealed(line: Mapping[str, Any]) -> dict[str, Any]:
+    return {**line, "crc": _checksum(line)}
+
+
+def _opened(line: Mapping[str, Any]) -> dict[str, Any]:
+    """ValueError or KeyError if the line is damaged."""
     read = dict(line)
     if read.pop("crc") != _checksum(read):
         raise ValueError("the checksum is wrong")
     if read["v"] != VERSION:
         raise ValueError(f"version {read['v']} is not known")
-    members = dict(read["partition"])
+    return read
+
+
+def _entry(line: Mapping[str, Any]) -> Entry:
+    """The entry of one line. ValueError, KeyError or TypeError if the line is damaged."""
+    members = dict(_opened(line)["partition"])
     members["state"] = State(members["state"])
     members["placement"] = Placement(**members["placement"])
     members["before"] = tuple((*seen, tuple(tuple(one) for one in ids)) for *seen, ids in members["before"])
     if "owner" in members:
         members["owner"] = Owner(**members["owner"])
     return Entry(**members)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """The last switch of a card's mode, in the boot ``boot`` at the Unix time ``at``.
+
+    ``failures`` counts those in a row, with the last ``problem``. ``under_way``: its outcome is not written down.
+    """
+
+    card: str
+    on: bool
+    boot: str
+    at: float
+    failures: int = 0
+    problem: str = ""
+    under_way: bool = False
+
+
+class ModeJournal:
+    """The last ``attempts`` by card. ``load`` and ``put`` block; call them in turn."""
+
+    def __init__(self, path: Path, boot: str) -> None:
+        self.path = path
+        self.boot = boot
+        self.attempts: Mapping[str, Attempt] = MappingProxyType({})
+        self._file = Journal(path)
+
+    def load(self) -> Sequence[str]:
+        """Read the file; why lines were skipped. Attempts of an earlier boot say nothing."""
+        try:
+            lines = self._file.read()
+        except HamiError as error:
+            return (error.message,)
+        wrong, found = list(self._file.unreadable), dict[str, Attempt]()
+        for line in lines:
+            try:
+                one = Attempt(**_opened(line)["mode"])
+            except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+                wrong.append(f"{str(line)[:80]}: {error!r}"[:200])
+                continue
+            if one.boot == self.boot:
+                found[one.card] = one
+        self.attempts = MappingProxyType(found)
+        return wrong
+
+    def put(self, attempt: Attempt) -> None:
+        """Write it down, on the disk. OSError where it cannot be, and then nothing has changed."""
+        after = {**self.attempts, attempt.card: attempt}
+        if self._file.lines > 2 * len(after) + SLACK:
+            self._file.rewrite(self._whole(after))
+        else:
+            self._file.append(_attempted(attempt), lambda: self._whole(after), flush=True)
+        self.attempts = MappingProxyType(after)
+
+    def close(self) -> None:
+        self._file.close()
+
+    @staticmethod
+    def _whole(attempts: Mapping[str, Attempt]) -> Iterable[dict[str, Any]]:
+        return [_attempted(one) for one in attempts.values()]
+
+
+def _attempted(one: Attempt) -> dict[str, Any]:
+    return _sealed({"v": VERSION, "mode": asdict(one)})

@@ -28,6 +28,7 @@ from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.partitions.cutting import Cutter, Ensured, owners_of
 from hami_plugin.partitions.journal import PartitionJournal
 from hami_plugin.partitions.life import ABSENT, ENDING, Entry, Owner, State, blocked, openness, placeable
+from hami_plugin.partitions.modes import ModeKeeper
 from hami_plugin.partitions.reconciliation import Change, Known, PodReservation, unfulfilled
 from hami_plugin.sdk.family import PartitionSide, Reservation
 from hami_plugin.sdk.partitions import Cuttable, Partition, PartitionDriver, Placement, Profile, UnlistedCardsError
@@ -576,8 +577,9 @@ class Partitions:
         )
 
 
-def partitions_document(all_of: Sequence[Partitions], node: str) -> dict[str, object]:
+def partitions_document(all_of: Sequence[Partitions], node: str, modes: Sequence[ModeKeeper] = ()) -> dict[str, object]:
     """What ``hami-plugin partitions`` reads: ages in seconds, placements in slices of the card."""
+    kept: Sequence[Partitions | ModeKeeper] = [*all_of, *modes]
     return {
         "node": node,
         "partitions": [{"resource": one.resource, **asdict(each)} for one in all_of for each in one.shown()],
@@ -586,5 +588,6 @@ def partitions_document(all_of: Sequence[Partitions], node: str) -> dict[str, ob
             for one in all_of
             for card, profile, left in one.placeable()
         ],
-        "problems": {one.resource: one.problem for one in all_of if one.problem},
+        "modes": [{"resource": one.resource, **asdict(each)} for one in modes for each in one.shown()],
+        "problems": {one.resource: one.problem for one in kept if one.problem},
     }

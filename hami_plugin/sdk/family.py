@@ -26,7 +26,15 @@ from hami_plugin.scheduler.engine.devices import Given
 from hami_plugin.scheduler.engine.policy import CHARGED, Policy, by_group, first, standard, when
 from hami_plugin.scheduler.engine.registered import NodeDevices, annotated, none_known
 from hami_plugin.scheduler.engine.requests import Admit, amount, counted, if_limited, not_asked
-from hami_plugin.sdk.partitions import Cuttable, Partition, PartitionDriver, Placement, Profile, unoccupied
+from hami_plugin.sdk.partitions import (
+    Cuttable,
+    ModeDriver,
+    Partition,
+    PartitionDriver,
+    Placement,
+    Profile,
+    unoccupied,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,6 +344,19 @@ class PartitionSide:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModeSide:
+    """The mode in which a family's cards can be cut, where the daemon switches it. ``name`` is the vendor's word.
+
+    ``wanted`` says whether a card is to be in it; None leaves the card as it is. The driver reports a card that is in
+    the other mode as unhealthy, so that no container gets it.
+    """
+
+    name: str
+    open: Callable[[HostFiles], ModeDriver]
+    wanted: Callable[[Device], bool | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSide:
     """How a node serves a family's devices: counts them, registers them, and hands them to containers.
 
@@ -364,7 +385,7 @@ class NodeSide:
     limits of a part nothing enforces, on any host. ``leftovers`` of a container (pod UID, name) are removed before each
     of its starts. ``usage`` reads what a container uses of its devices, and ``limit`` changes how much that may be
     while it runs. ``folders`` is the host directory with one directory for each container, ``<pod UID>_<name>``, which
-    is removed with its pod. ``partitions`` are cut for containers.
+    is removed with its pod. ``partitions`` are cut for containers, and ``modes`` of cards are switched.
 
     A function that receives ``HostFiles`` may inspect the host, on a thread of its own, within 2 s. All others only
     compute from their arguments: they run on the event loop, for every waiting pod.
@@ -398,6 +419,7 @@ class NodeSide:
     limit: Limit | None = None
     folders: Callable[[HostPaths], Path] | None = None
     partitions: PartitionSide | None = None
+    modes: ModeSide | None = None
 
     @property
     def tells_taken(self) -> bool:

@@ -100,6 +100,21 @@ class Cuttable:
     blocked: tuple[Partition, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mode:
+    """Whether a card is in the mode in which it can be cut. ``problem`` is why it must not be switched now, or empty.
+
+    ``pending`` differs from ``current`` until the card is reset. ``capable``: the card has such a mode. ``resets``: a
+    switch resets the card, and outlasts the driver.
+    """
+
+    capable: bool
+    current: bool = False
+    pending: bool = False
+    resets: bool = False
+    problem: str = ""
+
+
 Step = Callable[[Mapping[str, int]], None]
 """Called after each call that changed the hardware, with the ids that exist now, so that it can be journalled."""
 
@@ -127,3 +142,19 @@ class PartitionDriver(Protocol):
 
     def users(self, partition: Partition) -> Sequence[int]:
         """PIDs of processes that are known to use it; an empty answer proves nothing."""
+
+
+class ModeDriver(Protocol):
+    """Switches cards into the mode in which they can be cut, and back. It remembers nothing, and its calls block.
+
+    Raises ``HamiError`` for what fails; ``DriverUnavailableError`` if the driver as a whole does not answer.
+    """
+
+    def mode(self, card: str) -> Mode:
+        """The card's mode, and what speaks against switching it now."""
+
+    def switch(self, card: str, *, on: bool) -> None:
+        """Switch an idle card, and wait until it is back: 30 s at most. Nothing if it is in that mode already.
+
+        ``InUseError`` where somebody has the card open. A switch that waits for the card's reset is not taken back.
+        """

@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from cdi.edits import ContainerEdits
 from hami_plugin.aio import Backoff
@@ -37,6 +37,8 @@ from hami_plugin.sdk import (
     HealthEvent,
     Injection,
     Leftovers,
+    Mode,
+    ModeDriver,
     NodeSide,
     Partition,
     PartitionDriver,
@@ -83,6 +85,7 @@ MAX_SHARES = 100_000
 MAX_CORES = 2**63 - 1
 P = ParamSpec("P")
 T = TypeVar("T")
+D = TypeVar("D")
 Check = Callable[..., str]
 """Is given an answer and what was asked, and says what is wrong with the answer; empty where nothing is."""
 
@@ -180,7 +183,12 @@ def _node(node: NodeSide, guard: Guard) -> NodeSide:
         device_edits=guard.prepares("device edits", node.device_edits, partial(_kind, ContainerEdits)),
         shared_edits=guard.prepares("shared edits", node.shared_edits, partial(_kind, ContainerEdits)),
         partitions=_partition_side(node.partitions, guard) if node.partitions else None,
+        modes=replace(node.modes, wanted=guard.counts("mode", node.modes.wanted, _wish)) if node.modes else None,
     )
+
+
+def _wish(answer: object, *_asked: object) -> str:
+    return "" if answer in (True, False, None) else f"{answer!r:.64} is no wish for a mode"
 
 
 def _partition_side(side: PartitionSide, guard: Guard) -> PartitionSide:
@@ -317,29 +325,14 @@ class CheckedDriver:
             self._driver.close()
 
 
-class CheckedPartitionDriver:
-    """A ``PartitionDriver`` made of another, which ``opening`` opens with the first call. Called from many threads."""
+class _Checked(Generic[D]):
+    """A driver that ``opening`` opens with the first call. Called from many threads."""
 
-    def __init__(self, opening: Callable[[], PartitionDriver], errors: VendorErrors) -> None:
+    def __init__(self, opening: Callable[[], D], errors: VendorErrors) -> None:
         self._opening = opening
         self._errors = errors
         self._turn = threading.Lock()
-        self._driver: PartitionDriver | None = None
-
-    def profiles(self, card: str) -> tuple[Profile, ...]:
-        return self._checked(lambda driver: tuple(of_kind(Profile, one) for one in limited(driver.profiles(card))))
-
-    def partitions(self, card: str = "") -> tuple[Partition, ...]:
-        return self._checked(lambda driver: tuple(map(_partition, limited(driver.partitions(card), MAX_SHARES))))
-
-    def create(self, card: str, profile: str, placement: Placement, step: Step) -> Partition:
-        return self._checked(lambda driver: _partition(driver.create(card, profile, placement, step)))
-
-    def destroy(self, partition: Partition, step: Step) -> None:
-        self._checked(lambda driver: driver.destroy(partition, step))
-
-    def users(self, partition: Partition) -> Sequence[int]:
-        return self._checked(lambda driver: [of_kind(int, one) for one in limited(driver.users(partition))])
+        self._driver: D | None = None
 
     def close(self) -> None:
         """End what the driver has of its own, such as a process."""
@@ -348,7 +341,7 @@ class CheckedPartitionDriver:
         if close:
             close()
 
-    def _checked(self, ask: Callable[[PartitionDriver], T]) -> T:
+    def _checked(self, ask: Callable[[D], T], step: str) -> T:
         """``VendorError`` for what is not part of the design."""
         try:
             with self._turn:
@@ -358,7 +351,39 @@ class CheckedPartitionDriver:
         except HamiError:
             raise
         except Exception as error:
-            raise self._errors.record("partitions", error) from error
+            raise self._errors.record(step, error) from error
+
+
+class CheckedPartitionDriver(_Checked[PartitionDriver]):
+    """A ``PartitionDriver`` made of another."""
+
+    def profiles(self, card: str) -> tuple[Profile, ...]:
+        return self._ask(lambda driver: tuple(of_kind(Profile, one) for one in limited(driver.profiles(card))))
+
+    def partitions(self, card: str = "") -> tuple[Partition, ...]:
+        return self._ask(lambda driver: tuple(map(_partition, limited(driver.partitions(card), MAX_SHARES))))
+
+    def create(self, card: str, profile: str, placement: Placement, step: Step) -> Partition:
+        return self._ask(lambda driver: _partition(driver.create(card, profile, placement, step)))
+
+    def destroy(self, partition: Partition, step: Step) -> None:
+        self._ask(lambda driver: driver.destroy(partition, step))
+
+    def users(self, partition: Partition) -> Sequence[int]:
+        return self._ask(lambda driver: [of_kind(int, one) for one in limited(driver.users(partition))])
+
+    def _ask(self, ask: Callable[[PartitionDriver], T]) -> T:
+        return self._checked(ask, "partitions")
+
+
+class CheckedModeDriver(_Checked[ModeDriver]):
+    """A ``ModeDriver`` made of another."""
+
+    def mode(self, card: str) -> Mode:
+        return self._checked(lambda driver: of_kind(Mode, driver.mode(card)), "modes")
+
+    def switch(self, card: str, *, on: bool) -> None:
+        self._checked(lambda driver: driver.switch(card, on=on), "modes")
 
 
 def _partition(reported: object) -> Partition:

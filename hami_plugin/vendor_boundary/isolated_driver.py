@@ -29,6 +29,8 @@ from hami_plugin.model.links import Links
 from hami_plugin.sdk import (
     HealthEvent,
     InUseError,
+    Mode,
+    ModeDriver,
     NoRoomError,
     Partition,
     PartitionDriver,
@@ -273,7 +275,7 @@ def _manner(status: int | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Refused:
-    """A ``HamiError`` of a partition driver, by the name of its class."""
+    """A ``HamiError`` of a partition or mode driver, by the name of its class."""
 
     kind: str
     message: str
@@ -295,18 +297,20 @@ class _Refused:
 
 
 class PartitionCalls:
-    """A partition driver in its own process: answers are values, and steps come with them."""
+    """A partition or mode driver in its own process: answers are values, and steps come with them."""
 
     busy_with = None
 
-    def __init__(self, driver: PartitionDriver) -> None:
+    def __init__(self, driver: PartitionDriver | ModeDriver) -> None:
         self._driver = driver
 
-    def call(self, method: str, arguments: tuple[Any, ...], *, stepping: bool) -> tuple[Any, list[Mapping[str, int]]]:
+    def call(
+        self, method: str, arguments: tuple[Any, ...], named: Mapping[str, Any], *, stepping: bool
+    ) -> tuple[Any, list[Mapping[str, int]]]:
         steps: list[Mapping[str, int]] = []
         more = (lambda ids: steps.append(dict(ids)),) if stepping else ()
         try:
-            return getattr(self._driver, method)(*arguments, *more), steps
+            return getattr(self._driver, method)(*arguments, *more, **named), steps
         except DriverUnavailableError:
             raise
         except HamiError as error:
@@ -319,20 +323,40 @@ class PartitionCalls:
         """The process ends next."""
 
 
-def _opened(opening: Callable[[], PartitionDriver]) -> PartitionCalls:
+def _opened(opening: Callable[[], PartitionDriver | ModeDriver]) -> PartitionCalls:
     return PartitionCalls(opening())
 
 
-class IsolatedPartitionDriver:
-    """A ``PartitionDriver`` whose every call is made in a process of its own, one at a time.
+class _Isolated:
+    """A driver whose every call is made in a process of its own, one at a time. ``opening`` can be pickled."""
 
-    ``opening`` can be pickled. What has happened when the process ends in a call, the next listing shows: a step that
+    def __init__(self, opening: Callable[[], PartitionDriver | ModeDriver], *, deadline: float) -> None:
+        self._process = IsolatedDriver(partial(_opened, opening), deadline=deadline)
+        self._turn = threading.Lock()
+
+    def _call(self, method: str, *arguments: Any, step: Step | None = None, **named: Any) -> Any:
+        with self._turn:
+            value, steps = self._process.ask("call", method, arguments, named, stepping=step is not None)
+        if step:
+            for ids in steps:
+                step(ids)
+        if isinstance(value, _Refused):
+            raise value.error
+        return value
+
+    def close(self) -> None:
+        """Let the process end, once the call in progress has come back."""
+        with self._turn:
+            self._process.close()
+
+
+class IsolatedPartitionDriver(_Isolated):
+    """A ``PartitionDriver``. What has happened when the process ends in a call, the next listing shows: a step that
     is not told then is one that a daemon that is killed has not written either.
     """
 
     def __init__(self, opening: Callable[[], PartitionDriver], *, deadline: float = 20.0) -> None:
-        self._process = IsolatedDriver(partial(_opened, opening), deadline=deadline)
-        self._turn = threading.Lock()
+        super().__init__(opening, deadline=deadline)
 
     def profiles(self, card: str) -> tuple[Profile, ...]:
         return tuple(self._call("profiles", card))
@@ -350,17 +374,22 @@ class IsolatedPartitionDriver:
     def users(self, partition: Partition) -> Sequence[int]:
         return list(self._call("users", partition))
 
-    def _call(self, method: str, *arguments: Any, step: Step | None = None) -> Any:
-        with self._turn:
-            value, steps = self._process.ask("call", method, arguments, stepping=step is not None)
-        if step:
-            for ids in steps:
-                step(ids)
-        if isinstance(value, _Refused):
-            raise value.error
-        return value
 
-    def close(self) -> None:
-        """Let the process end, once the call in progress has come back."""
-        with self._turn:
-            self._process.close()
+class IsolatedModeDriver(_Isolated):
+    """A ``ModeDriver``. No process is left between two calls: it would have the cards open that are to be idle."""
+
+    def __init__(self, opening: Callable[[], ModeDriver], *, deadline: float = 40.0) -> None:
+        super().__init__(opening, deadline=deadline)
+
+    def mode(self, card: str) -> Mode:
+        try:
+            found: Mode = self._call("mode", card)
+        finally:
+            self.close()
+        return found
+
+    def switch(self, card: str, *, on: bool) -> None:
+        try:
+            self._call("switch", card, on=on)
+        finally:
+            self.close()

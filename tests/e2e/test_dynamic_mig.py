@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.demo.node import SimulatedNode
+from hami_plugin.demo.node import CONFIGURATION, SimulatedNode, simulated_node
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.protocol.register import decode_json
 from hami_plugin.sdk import Partition, Placement
 from tests.e2e.steps import WITHIN_S, connection
 from tests.e2e.test_usage import ran
-from tests.support.live import Live, RefusedError, live
+from tests.support.live import Live, RefusedError, all_offered, live
 from vendors.nvidia.partitions import MigPartitions
 from vendors.nvidia.rules import ALLOCATIONS, ANNOTATIONS, decode_mig
 from vendors.nvidia.settings import NvidiaSettings
@@ -258,3 +258,58 @@ async def test_the_next_pod_of_the_same_place_takes_over_what_an_ended_one_has_l
         assert one.answers["b"].edits.env["NVIDIA_VISIBLE_DEVICES"] == made.uuid
         one.end("b")
         await one.stage.until(lambda: there(one) == (), "the end of the instance")
+
+
+SWITCHED = {"nvidia": {"operatingMode": "mig", "migMode": "enabled"}}
+BACK = {"nvidia": {"operatingMode": "hami-core", "migMode": "disabled"}}
+
+
+def modes(stage: SimulatedNode) -> list[bool]:
+    return [driver(stage).mode(device.uuid).current for device in stage.hardware.machine.devices]
+
+
+@pytest.mark.full
+async def test_idle_cards_are_switched_into_mig_mode_and_back_when_asked_once_their_pods_have_ended() -> None:
+    async with live(PROFILE, vendors=SWITCHED) as one:
+        stage = one.stage
+        assert modes(stage) == [True] * 4
+        await one.run(manifest("a", 4000))
+        await told(one, "a")
+        (made,) = there(one)
+
+        await stage.stop_daemon()
+        (stage.directory / "config.yaml").write_text(json.dumps({**CONFIGURATION, "vendors": BACK}))
+        await stage.start_daemon()
+        await stage.until(lambda: modes(stage).count(True) == 1, "the cards that nobody has")
+        await stage.until(lambda: one.written(ANNOTATIONS.register).count('"health":true') == 3, "the register")
+        status, out, _err = await ran(stage, "--plan", command="partitions")
+        assert (status, there(one)) == (0, (made,))
+        assert [line.split()[:3] for line in out.splitlines() if "pods have the card: default/a" in line] == [
+            ["switch", "off", made.card]
+        ]
+
+        one.end("a")
+        await stage.until(lambda: not any(modes(stage)), "the card whose pod has ended", WITHIN_S)
+        await stage.until(lambda: all_offered(stage), "the register")
+        one.count()
+        await one.run(manifest("b", 4000))
+        assert one.answers["b"].edits.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "4000m"
+
+
+@pytest.mark.full
+async def test_a_card_that_a_process_has_is_not_switched_until_it_ends() -> None:
+    def busy(stage: SimulatedNode) -> None:
+        for card in (1, 2, 3):
+            stage.hardware.simulator.inject("process", card, "42:10")
+
+    async with simulated_node(PROFILE, configuration={**CONFIGURATION, "vendors": SWITCHED}) as stage:
+        busy(stage)
+        await stage.start_daemon()
+        await stage.until(lambda: modes(stage) == [True, False, False, False], "the idle card")
+        stage.hardware.simulator.inject("process", 1, "42:0")
+        await stage.until(lambda: modes(stage) == [True, True, False, False], "the card whose process ended", WITHIN_S)
+        stage.hardware.simulator.inject("passed-through", 2, 1)
+        stage.hardware.simulator.inject("process", 2, "42:0")
+        await stage.until(lambda: driver(stage).mode(stage.hardware.machine.devices[2].uuid).pending, "a try", WITHIN_S)
+        _status, out, _err = await ran(stage, command="partitions")
+        assert out.count("waits for a reset") + out.count("at the card's next reset") == 1

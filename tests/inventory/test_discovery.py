@@ -402,3 +402,47 @@ async def test_a_driver_that_takes_its_time_to_close_is_asked_nothing_more(start
 
     assert rig.driver.calls[-1] == "close"
     assert rig.remembered[-1] == {}
+
+
+async def test_work_aside_runs_on_the_drivers_thread_between_its_close_and_the_next_look(start):
+    rig = start(ScriptedDriver(0))
+    await until(lambda: rig.shown.ready)
+    calls = rig.driver.calls
+
+    def work():
+        calls.append("work")
+        return threading.get_ident()
+
+    assert await rig.watch.aside(work) in rig.driver.threads
+    await until(lambda: list(calls)[list(calls).index("work") :][1:])
+    at = list(calls).index("work")
+    assert (calls[at - 1], calls[at + 1]) == ("close", "discover")
+    assert rig.health() == {0: "healthy"}
+
+
+async def test_what_work_aside_raises_is_its_callers_and_no_fault_of_the_driver(start):
+    rig = start(ScriptedDriver(0))
+    await until(lambda: rig.shown.ready)
+
+    def fail():
+        raise GONE
+
+    with pytest.raises(DriverUnavailableError):
+        await rig.watch.aside(fail)
+    looks = rig.driver.calls.count("discover")
+    await until(lambda: rig.driver.calls.count("discover") > looks)
+    assert (rig.shown.ready, rig.told()) == (True, set())
+
+
+async def test_work_aside_that_nobody_waits_for_any_more_is_not_done(start):
+    rig = start(ScriptedDriver(0))
+    rig.driver.trouble = GONE
+    await until(lambda: rig.driver.calls)
+    done = []
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await rig.watch.aside(lambda: done.append("late"))
+    rig.driver.trouble = None
+    await rig.watch.aside(lambda: done.append("next"))
+
+    assert done == ["next"]

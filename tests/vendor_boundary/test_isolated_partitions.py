@@ -13,6 +13,7 @@ from hami_plugin.errors import DriverUnavailableError, HamiError
 from hami_plugin.sdk import (
     NOWHERE,
     InUseError,
+    Mode,
     NoRoomError,
     Partition,
     Placement,
@@ -20,7 +21,7 @@ from hami_plugin.sdk import (
     Step,
     UnlistedCardsError,
 )
-from hami_plugin.vendor_boundary.isolated_driver import IsolatedPartitionDriver
+from hami_plugin.vendor_boundary.isolated_driver import IsolatedModeDriver, IsolatedPartitionDriver
 
 ONE = Partition(card="a", profile="1g", placement=NOWHERE, uuid="u", ids={"instance": 1})
 ERRORS = (
@@ -106,3 +107,29 @@ def test_a_process_that_ends_is_a_reason_and_the_next_call_has_another(
     with pytest.raises(DriverUnavailableError, match="ended by itself with status 3"):
         driver.partitions()
     assert driver.partitions() == (ONE,)
+
+
+class ToyModes:
+    """In the other process: each call writes down in which."""
+
+    def __init__(self, notes: Path) -> None:
+        self._notes = notes
+
+    def mode(self, card: str) -> Mode:
+        return Mode(capable=True, problem=f"{card} {os.getpid()}")
+
+    def switch(self, card: str, *, on: bool) -> None:
+        self._notes.write_text(f"{card} {on} {os.getpid()}")
+        raise InUseError("it is open")
+
+
+def test_modes_are_switched_in_processes_that_are_gone_afterwards(tmp_path: Path) -> None:
+    driver = IsolatedModeDriver(partial(ToyModes, tmp_path / "notes"))
+
+    first = driver.mode("a").problem.split()[1]
+    with pytest.raises(InUseError, match="it is open"):
+        driver.switch("a", on=True)
+    card, on, second = (tmp_path / "notes").read_text().split()
+    assert (card, on) == ("a", "True")
+    assert len({first, second, str(os.getpid())}) == 3
+    assert not any(Path(f"/proc/{number}").exists() for number in (first, second))

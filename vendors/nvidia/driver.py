@@ -315,7 +315,10 @@ class CardDiscoverer:
                 self._known[uuid] = device
                 shared = self._settings.device_split_count > 1 and not self._divides(device)
                 divisible, cut = self._settings.mig_strategy != "none", self._settings.operating_mode == MIG_MODE
-                fault = fault or examine(self._nvml, handle, shared=shared, divisible=divisible, cut=cut)
+                switched = self._settings.mig_mode != "keep"
+                fault = fault or examine(
+                    self._nvml, handle, shared=shared, divisible=divisible, cut=cut, switched=switched
+                )
                 exclusive = self._settings.compute_mode == "ExclusiveProcess" and not self._divides(device)
                 if fault is None and exclusive:
                     fault = make_exclusive(self._nvml, handle)

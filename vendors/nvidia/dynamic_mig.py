@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from cdi.edits import ContainerEdits
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError, WireError
@@ -18,11 +19,14 @@ from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment
 from hami_plugin.model.views import PodView
 from hami_plugin.protocol.register import DeviceInfo, MigProfile
-from hami_plugin.sdk import Injection, Partition, PartitionDriver, PartitionSide, Placement, Profile, Reservation
+from hami_plugin.sdk import Injection, ModeSide, Partition, PartitionSide, Placement, Profile, Reservation
 from vendors.nvidia.delivery import control_nodes, device_nodes, visible
 from vendors.nvidia.host import read_capabilities
 from vendors.nvidia.rules import ALLOCATIONS, MIG_MODE, MigAllocation, MigInstance, decode_mig, encode_mig
 from vendors.nvidia.settings import NvidiaSettings
+
+if TYPE_CHECKING:
+    from vendors.nvidia.partitions import MigPartitions
 
 _UUID = re.compile(r"MIG-[0-9A-Za-z-]{1,59}")
 
@@ -40,10 +44,25 @@ def partition_side(settings: NvidiaSettings) -> PartitionSide:
     )
 
 
-def _open(settings: NvidiaSettings, host: HostFiles) -> PartitionDriver:
+def _open(settings: NvidiaSettings, host: HostFiles) -> MigPartitions:
     from vendors.nvidia.partitions import open_partitions  # noqa: PLC0415  # it loads NVIDIA's binding
 
     return open_partitions(settings, host)
+
+
+def former_side(settings: NvidiaSettings) -> PartitionSide | None:
+    """For ``migMode: disabled``: what was made for pods goes with them, and nothing is made any more."""
+    if settings.mig_mode != "disabled":
+        return None
+    return replace(partition_side(settings), wanted=lambda _assignment: (), registered=lambda info, _profiles: info)
+
+
+def mode_side(settings: NvidiaSettings) -> ModeSide | None:
+    """The cards' MIG mode, where ``migMode`` has it switched."""
+    if settings.mig_mode == "keep":
+        return None
+    on = settings.mig_mode == "enabled"
+    return ModeSide(name="MIG", open=partial(_open, settings), wanted=lambda _device: on)
 
 
 def reserved(pod: PodView) -> list[Reservation]:

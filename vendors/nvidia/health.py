@@ -35,18 +35,20 @@ RECOVERY = {
 }
 
 
-def examine(nvml: Nvml, handle: Handle, *, shared: bool, divisible: bool = False, cut: bool = False) -> Fault | None:
+def examine(
+    nvml: Nvml, handle: Handle, *, shared: bool, divisible: bool = False, cut: bool = False, switched: bool = False
+) -> Fault | None:
     """Ask everything that has a say; the first fault wins. What a card does not know, or may not tell, is no fault.
 
     ``shared``: several containers are to use the card at a time. ``divisible``: its MIG instances are served.
-    ``cut``: instances are made of it for containers.
+    ``cut``: instances are made of it for containers. ``switched``: the daemon switches its MIG mode.
     """
     checks: tuple[Callable[[], Fault | None], ...] = (
         lambda: _recovery(_known(lambda: nvml.recovery_action(handle), 0)),
         lambda: _rows(*_known(lambda: nvml.remapped_rows(handle), (False, False))),
         lambda: _pages(_known(lambda: nvml.retired_pages_pending(handle), False)),
         lambda: _compute_mode(_known(lambda: nvml.compute_mode(handle), 0), shared=shared),
-        lambda: None if divisible else _mig(_known(lambda: nvml.mig_enabled(handle), False), cut=cut),
+        lambda: None if divisible else _mig(nvml, handle, cut=cut, switched=switched),
     )
     return next((fault for check in checks if (fault := check())), None)
 
@@ -119,14 +121,19 @@ def _compute_mode(mode: int, *, shared: bool) -> Fault | None:
     return None
 
 
-def _mig(enabled: bool, *, cut: bool) -> Fault | None:
-    if cut and not enabled:
-        message = "the card is not in MIG mode, and operatingMode is mig; switch MIG on with nvidia-smi -mig 1"
-        return Fault(reason="MigDisabled", message=message)
+_SWITCHED = "; the daemon switches MIG %s once the card is idle: hami-plugin partitions says what it waits for"
+
+
+def _mig(nvml: Nvml, handle: Handle, *, cut: bool, switched: bool) -> Fault | None:
+    if _known(lambda: nvml.mig_enabled(handle), False) == cut:
+        return None
     if cut:
-        return None
-    if not enabled:
-        return None
+        remedy = _SWITCHED % "on" if switched else "; switch MIG on with nvidia-smi -mig 1, or set migMode: enabled"
+        message = f"the card is not in MIG mode, and operatingMode is mig{remedy}"
+        return Fault(reason="MigDisabled", message=message)
+    if switched:
+        message = f"the card is in MIG mode, and migMode is disabled{_SWITCHED % 'off'}"
+        return Fault(reason="MigEnabled", message=message)
     return Fault(
         reason="MigEnabled",
         message="the card is in MIG mode, where it cannot be used whole; set migStrategy to mixed or single to serve"

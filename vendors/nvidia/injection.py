@@ -33,7 +33,7 @@ from hami_plugin.sdk import Family, Injection, Leftovers, NodeSide, ToolError
 from hami_plugin.sdk.tools import output
 from vendors.nvidia.delivery import control_nodes, device_nodes, is_there, visible
 from vendors.nvidia.driver_files import DriverFiles, HookProgram, driver_places, find_hook, mounted, search
-from vendors.nvidia.dynamic_mig import partition_side
+from vendors.nvidia.dynamic_mig import former_side, mode_side, partition_side
 from vendors.nvidia.host import FAMILY, VISIBLE, VOID, HostTrees, instance, instances, read_capabilities
 from vendors.nvidia.host_files import RootedTree
 from vendors.nvidia.labels import instance_labels, labels
@@ -472,6 +472,7 @@ def node_side(settings: NvidiaSettings, _family: Family) -> NodeSide:
             labels=partial(labels, settings),
             numa_hints=settings.enable_numa_topology,
             partitions=partition_side(settings),
+            modes=mode_side(settings),
         )
     return replace(
         instances_side(settings),
@@ -487,6 +488,8 @@ def node_side(settings: NvidiaSettings, _family: Family) -> NodeSide:
         limit=limit,
         folders=folders,
         numa_hints=settings.enable_numa_topology,
+        partitions=former_side(settings),
+        modes=mode_side(settings),
     )
 
 

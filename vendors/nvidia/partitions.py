@@ -21,6 +21,7 @@ from hami_plugin.host.paths import HostFiles
 from hami_plugin.log import logger
 from hami_plugin.sdk.partitions import (
     InUseError,
+    Mode,
     NoRoomError,
     Partition,
     Placement,
@@ -52,21 +53,6 @@ LISTINGS = 5
 _RIGHTS = "run the container privileged, or with NVIDIA_MIG_CONFIG_DEVICES=all and CAP_SYS_ADMIN"
 
 log = logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mode:
-    """A card's MIG mode. ``problem`` is why it must not be changed now; empty where it may be.
-
-    ``pending`` differs from ``current`` until the card is reset. ``capable``: the card has MIG at all. ``resets``: a
-    change resets the card, and lasts when the driver is loaded again; on newer cards it does neither.
-    """
-
-    capable: bool
-    current: bool = False
-    pending: bool = False
-    resets: bool = False
-    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,6 +106,7 @@ class NvidiaSettings(ServedSettings):
     fixed: ClassVar[Mapping[str, Fixed]] = {}
     node_config: ClassVar[Mapping[str, str]] = {
         "operatingmode": "operatingMode",
+        "migmode": "migMode",
         "devicesplitcount": "deviceSplitCount",
         "devicememoryscaling": "deviceMemoryScaling",
         "devicecorescaling": "deviceCoreScaling",
@@ -162,6 +163,14 @@ class NvidiaSettings(ServedSettings):
         "How MIG instances are served that exist. none: not at all; a card in MIG mode is unhealthy. single: all cards "
         "are cut into instances of one profile, and `resourceCountName` counts these. mixed: each profile is a "
         "resource, such as nvidia.com/mig-1g.5gb, and cards that are not in MIG mode are shared as ever.",
+    )
+
+    mig_mode: Literal["keep", "enabled", "disabled"] = setting(
+        "migMode",
+        "keep",
+        "Whether the daemon switches cards' MIG mode. enabled: on, for operatingMode mig. disabled: off, to use cards "
+        "whole again. A card is switched while no pod, process or instance has it, and other tools such as DCGM do "
+        "not; one that needs a reset for it waits for that. keep: never.",
     )
 
     compute_mode: Literal["Default", "ExclusiveProcess"] = setting(
@@ -244,6 +253,20 @@ class NvidiaSettings(ServedSettings):
     def _cut_one_way(self) -> NvidiaSettings:
         if self.operating_mode == "mig" and self.mig_strategy != "none":
             raise ValueError("operatingMode mig makes instances as pods come; set migStrategy to none with it")
+        return self
+
+    @model_validator(mode="after")
+    def _switched_for_a_use(self) -> NvidiaSettings:
+        if self.mig_mode == "enabled" and self.operating_mode != "mig":
+            raise ValueError(
+                f"migMode enabled switches cards for operatingMode mig, and operatingMode is {self.operating_mode}; "
+                "for one node of many, set operatingmode or migmode in its node configuration"
+            )
+        if self.mig_mode == "disabled" and (self.operating_mode == "mig" or self.mig_strategy != "none"):
+            raise ValueError(
+                "migMode disabled uses cards whole, and "
+                + ("operatingMode is mig" if self.operating_mode == "mig" else f"migStrategy is {self.mig_strategy}")
+            )
         return self
 
     @model_validator(mode="after")

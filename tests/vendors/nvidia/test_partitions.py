@@ -17,7 +17,7 @@ import pytest
 
 from hami_plugin.errors import DriverUnavailableError, HamiError
 from hami_plugin.host.paths import HostFiles, HostPaths
-from hami_plugin.sdk.partitions import InUseError, NoRoomError, Partition, Placement, UnlistedCardsError
+from hami_plugin.sdk.partitions import InUseError, Mode, NoRoomError, Partition, Placement, UnlistedCardsError
 from hami_plugin.simulation.machines import load_machine
 from tests.support.scale import spread
 from vendors.nvidia import partitions
@@ -569,7 +569,7 @@ def test_a_card_without_mig_says_so(tmp_path: Path) -> None:
 
     assert driver.partitions() == ()
     assert driver.profiles(machine.devices[0].uuid) == ()
-    assert driver.mode(machine.devices[0].uuid) == partitions.Mode(capable=False, problem="the card has no MIG")
+    assert driver.mode(machine.devices[0].uuid) == Mode(capable=False, problem="the card has no MIG")
 
 
 def test_cards_are_cut_side_by_side_while_discovery_opens_the_driver_anew(rig: Callable[..., Rig]) -> None:
