@@ -119,12 +119,16 @@ class Cndev:
 
     def divisible(self, card: int) -> bool:
         """Whether the MLU is in sMLU mode. One that cannot be never is."""
+        return bool(self.mode(card))
+
+    def mode(self, card: int) -> bool | None:
+        """Whether the MLU is in sMLU mode; None where it has no such mode."""
         found = _Mode(version=VERSION)
         try:
             self._ask("cndevGetSMLUMode", ctypes.byref(found), self._handle(card))
         except CndevError as error:
             if error.code == UNSUPPORTED:
-                return False
+                return None
             raise
         return bool(found.on)
 

@@ -96,11 +96,16 @@ class Mlu:
 
 @dataclass(slots=True, kw_only=True)
 class MluDiscoverer:
-    """Discovers MLUs, and remembers what each was when it last answered. ``library``: they must be in sMLU mode."""
+    """Discovers MLUs, and remembers what each was when it last answered.
+
+    ``library``: they must be in sMLU mode, or out of it if they are not ``cut``. ``switched``: the daemon sees to it.
+    """
 
     paths: HostPaths
     tool: Cnmon
     library: Cndev | None = None
+    cut: bool = True
+    switched: bool = False
     known: dict[str, Device] = field(default_factory=dict)
 
     def __call__(self, ask: Callable[[str | None], None]) -> Discovery:
@@ -164,12 +169,17 @@ class MluDiscoverer:
 
     def _undivided(self, device: Device) -> Fault | None:
         try:
-            if self.library is None or self.library.divisible(device.index):
+            if self.library is None or self.library.divisible(device.index) == self.cut:
                 return None
         except CndevError as error:
             return Fault(reason="DriverFailed", message=str(error))
-        how = f"cnmon set -c {device.index} -smlu on"
-        return Fault(reason="NotDivisible", message=f"the MLU is not in sMLU mode, and mode is {DYNAMIC}: {how}")
+        if not self.cut:
+            return Fault(reason="Divisible", message=f"the MLU is in sMLU mode, and smluMode is disabled{SWITCHED}")
+        how = SWITCHED if self.switched else f": cnmon set -c {device.index} -smlu on, or set smluMode: enabled"
+        return Fault(reason="NotDivisible", message=f"the MLU is not in sMLU mode, and mode is {DYNAMIC}{how}")
+
+
+SWITCHED = "; the daemon switches it once the MLU is idle: hami-plugin partitions says what it waits for"
 
 
 def _facts(folder: Path) -> dict[str, str]:
@@ -188,8 +198,10 @@ def open_driver(settings: CambriconSettings, paths: HostPaths) -> Driver:
     """Cambricon's driver of this host. Nothing is read yet."""
     roots = paths.rooted(settings)
     tool = Cnmon(settings.cnmon)
-    library = Cndev(settings.cndev) if settings.cuts else None
-    return PollingDriver(MluDiscoverer(paths=roots, tool=tool, library=library), partial(links, roots, tool))
+    switched = settings.smlu_mode != "keep"
+    library = Cndev(settings.cndev) if settings.cuts or switched else None
+    discoverer = MluDiscoverer(paths=roots, tool=tool, library=library, cut=settings.cuts, switched=switched)
+    return PollingDriver(discoverer, partial(links, roots, tool))
 
 
 def links(paths: HostPaths, tool: Cnmon, devices: Sequence[Device]) -> Links:

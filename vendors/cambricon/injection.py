@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from cdi.edits import ContainerEdits, Mount
@@ -18,11 +19,21 @@ from hami_plugin.protocol.grammar import from_json, int_of, objects, text_of, to
 from hami_plugin.protocol.keys import OWN
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.requests import is_part
-from hami_plugin.sdk import NOWHERE, DeviceNodes, Family, Injection, NodeSide, Partition, PartitionSide, Reservation
+from hami_plugin.sdk import (
+    NOWHERE,
+    DeviceNodes,
+    Family,
+    Injection,
+    ModeSide,
+    NodeSide,
+    Partition,
+    PartitionSide,
+    Reservation,
+)
 from vendors.cambricon.cndev import Cndev
 from vendors.cambricon.rules import DEVICE_TYPE, PROFILE, UNIT, WAITING, profile
 from vendors.cambricon.settings import DYNAMIC, SLOTS, CambriconSettings
-from vendors.cambricon.smlu import SmluPartitions, amounts
+from vendors.cambricon.smlu import SmluModes, SmluPartitions, amounts
 
 CONTROL = ("cambricon_ctl", "cambricon_gdr")
 BESIDE = ("cambricon_ipcm", "cambr-msgq:", "cambr-rpc:", "cmsg_ctrl", "commu")
@@ -37,7 +48,8 @@ def node_side(settings: CambriconSettings, family: Family) -> NodeSide:
     shared = settings.cuts or settings.unlimited_shares
     return NodeSide(
         whole_only="" if shared else settings.whole_only(f"an sMLU instance (mode: {DYNAMIC})"),
-        partitions=partition_side(settings, family) if settings.cuts else None,
+        partitions=partition_side(settings, family) if settings.cuts else former_side(settings, family),
+        modes=mode_side(settings),
         replicas=lambda _device: SLOTS if shared else 1,
         register=register,
         inject=inject,
@@ -91,6 +103,29 @@ def partition_side(settings: CambriconSettings, family: Family) -> PartitionSide
         inject=partial(inject_instances, settings, library),
         names=partial(names, family),
         edits=partial(instance_edits, settings, library),
+    )
+
+
+def former_side(settings: CambriconSettings, family: Family) -> PartitionSide | None:
+    """For ``smluMode: disabled``: what was made for pods goes with them, and nothing is made any more."""
+    if settings.smlu_mode != "disabled":
+        return None
+
+    def known(pod: PodView) -> list[Reservation]:
+        return [one for one in reserved(family, pod) if one.uuid]
+
+    return replace(partition_side(settings, family), reserved=known, wanted=lambda _assignment: ())
+
+
+def mode_side(settings: CambriconSettings) -> ModeSide | None:
+    """The MLUs' sMLU mode, where ``smluMode`` has it switched."""
+    if settings.smlu_mode == "keep":
+        return None
+    on = settings.smlu_mode == "enabled"
+    return ModeSide(
+        name="sMLU",
+        open=lambda host: SmluModes(Cndev(settings.cndev), host.paths.node, settings.cnmon),
+        wanted=lambda _device: on,
     )
 
 

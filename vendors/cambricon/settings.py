@@ -48,6 +48,12 @@ class CambriconSettings(TrustSettings):
         "default",
         "As in Cambricon's plugin: `dynamic-smlu` makes an sMLU instance for each container, of MLUs in sMLU mode.",
     )
+    smlu_mode: Literal["keep", "enabled", "disabled"] = setting(
+        "smluMode",
+        "keep",
+        "Whether the daemon switches MLUs' sMLU mode, with cnmon. enabled: on, for `mode: dynamic-smlu`. disabled: "
+        "off, to use MLUs whole again. An MLU is switched while no pod or instance has it. keep: never.",
+    )
     cndev: AbsolutePath = setting(
         "cndev", Path("/usr/local/neuware/lib64/libcndev.so"), "Cambricon's library, which makes sMLU instances."
     )
@@ -61,4 +67,11 @@ class CambriconSettings(TrustSettings):
     def _one_way_to_share(self) -> CambriconSettings:
         if self.cuts and self.unlimited_shares:
             raise ValueError(f"unlimitedShares and mode: {DYNAMIC}, which limits shares, exclude each other")
+        return self
+
+    @model_validator(mode="after")
+    def _switched_for_a_use(self) -> CambriconSettings:
+        if self.smlu_mode == ("disabled" if self.cuts else "enabled"):
+            use = "uses MLUs whole" if self.cuts else f"switches MLUs for mode: {DYNAMIC}"
+            raise ValueError(f"smluMode {self.smlu_mode} {use}, and mode is {self.mode}")
         return self

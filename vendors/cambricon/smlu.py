@@ -1,4 +1,4 @@
-"""sMLU instances made and destroyed: Cambricon's ``PartitionDriver``.
+"""sMLU instances made and destroyed: Cambricon's ``PartitionDriver``, and the mode that they need.
 
 An instance is an amount of cores and memory, cut by a profile of these amounts, and has no place on its MLU.
 """
@@ -6,14 +6,17 @@ An instance is an amount of cores and memory, cut by a profile of these amounts,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from hami_plugin.errors import HamiError
 from hami_plugin.log import logger
 from hami_plugin.sdk import (
     NOWHERE,
     InUseError,
+    Mode,
     NoRoomError,
     Partition,
     Placement,
@@ -21,10 +24,13 @@ from hami_plugin.sdk import (
     Step,
     UnlistedCardsError,
 )
+from hami_plugin.sdk.tools import output
 from vendors.cambricon.cndev import IN_USE, NO_ROOM, NOT_FOUND, Cndev, CndevError, SmluInstance
 from vendors.cambricon.rules import name
 
 _AMOUNTS = re.compile(r"(\d{1,3})%\.(\d{1,9})mib")
+
+MODE_DEADLINE_S, MODE_INTERVAL_S, SWITCH_DEADLINE_S = 10.0, 0.2, 20.0
 
 log = logger(__name__)
 
@@ -32,6 +38,52 @@ log = logger(__name__)
 def amounts(cores: int, memory: int) -> str:
     """The name of a part; ``memory`` in MiB."""
     return f"{cores}%.{memory}mib"
+
+
+def number_of(card: str, node: str) -> int:
+    """The number of one of the node's MLUs, by its name."""
+    number = card.rpartition("-")[2]
+    if not number.isdecimal() or name(node, int(number)) != card:
+        raise HamiError(f"{card} is no MLU of this node")
+    return int(number)
+
+
+class SmluModes:
+    """A ``ModeDriver`` of the MLUs of ``node``: CNDev tells the mode, and ``tool`` (cnmon) switches it."""
+
+    def __init__(
+        self,
+        library: Cndev,
+        node: str,
+        tool: Path,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._library, self._node, self._tool = library, node, tool
+        self._clock, self._sleep = clock, sleep
+
+    def mode(self, card: str) -> Mode:
+        number = number_of(card, self._node)
+        on = self._library.mode(number)
+        if on is None:
+            return Mode(capable=False)
+        there = len(self._library.instances(number)) if on else 0
+        problem = f"the MLU has {there} sMLU instance(s)" if there else ""
+        return Mode(capable=True, current=on, pending=on, problem=problem)
+
+    def switch(self, card: str, *, on: bool) -> None:
+        number, before = number_of(card, self._node), self.mode(card)
+        if before.current == on:
+            return
+        if before.problem:
+            raise HamiError(f"the sMLU mode of {card} is not switched: {before.problem}")
+        output(self._tool, "set", "-c", str(number), "-smlu", "on" if on else "off", deadline=SWITCH_DEADLINE_S)
+        end = self._clock() + MODE_DEADLINE_S
+        while self.mode(card).current != on:
+            if self._clock() >= end:
+                raise HamiError(f"cnmon has switched the sMLU mode of {card}, and CNDev does not say so")
+            self._sleep(MODE_INTERVAL_S)
 
 
 class SmluPartitions:
@@ -98,10 +150,7 @@ class SmluPartitions:
         return ()
 
     def _number(self, card: str) -> int:
-        number = card.rpartition("-")[2]
-        if not number.isdecimal() or name(self._node, int(number)) != card:
-            raise HamiError(f"{card} is no MLU of this node")
-        return int(number)
+        return number_of(card, self._node)
 
     def _listed(self, number: int) -> Iterator[Partition]:
         """All of one MLU. Profiles are asked for first: one whose instance comes meanwhile is not an incomplete one."""

@@ -122,6 +122,7 @@ class Efsmi:
         return read(self._tool, parse, *arguments, deadline=self._deadline)
 
 
+_SWITCHED = "; the daemon switches the card once it is idle: hami-plugin partitions says what it waits for"
 GCUS: Final = Hardware(title="Enflame device", vendors=("1e36",), module="enflame")
 _GCU = re.compile(r"gcu(\d{1,4})")
 
@@ -131,7 +132,8 @@ class GcuDiscoverer:
     """Discovers cards, and remembers what each was when it last answered.
 
     ``called`` makes, of the way in which cards are served and a card's number, the device type and the scheduler's
-    name of the card. ``way`` is how they were served at the last look.
+    name of the card. ``way`` is how they were served at the last look. ``divided`` is the mode that the daemon switches
+    cards to, None for none.
     """
 
     paths: HostPaths
@@ -140,6 +142,7 @@ class GcuDiscoverer:
     called: Callable[[str, int], tuple[str, str]]
     known: dict[str, Device] = field(default_factory=dict)
     way: str = "whole"
+    divided: bool | None = None
 
     @property
     def cut(self) -> bool:
@@ -150,6 +153,9 @@ class GcuDiscoverer:
         """Under ``auto`` cards are shared where all are cut. While the tool tells of none, all stays as it was."""
         if self.serve != "auto":
             self.way = self.serve
+            return
+        if self.divided is not None:
+            self.way = "shared" if self.divided else "whole"
             return
         rows = [row for place in found if (row := self.tool.row(place.address))]
         if rows:
@@ -214,14 +220,18 @@ class GcuDiscoverer:
             return Fault(reason="MemoryUnknown", message=self.tool.problem or "efsmi does not list this card")
         row = self.tool.row(device.pci)
         if row and self.cut and row.virtual != DRS:
-            message = f"efsmi says {row.virtual} of its partitions; switch them on: efsmi -i {row.index} --drs on"
+            remedy = (
+                _SWITCHED if self.divided else f"; switch them on: efsmi -i {row.index} --drs on, or drsMode: enabled"
+            )
+            message = f"efsmi says {row.virtual} of its partitions{remedy}"
             return Fault(reason="NotPartitioned", message=message)
         cut = self.tool.cut(device.index)
         if self.cut and not (cut and cut.profiles):
             message = self.tool.problem or "efsmi tells no profile that it can be cut to"
             return Fault(reason="ProfilesUnknown", message=message)
         if row and not self.cut and row.virtual == DRS:
-            message = f"it is cut into partitions; undo it (efsmi -i {row.index} --drs off), or cut all cards"
+            remedy = f"; undo it (efsmi -i {row.index} --drs off, or drsMode: disabled), or cut all cards"
+            message = f"it is cut into partitions{_SWITCHED if self.divided is False else remedy}"
             return Fault(reason="Partitioned", message=message)
         return None
 
@@ -234,6 +244,7 @@ def open_driver(settings: EnflameSettings, paths: HostPaths) -> Driver:
         tool=Efsmi(settings.efsmi),
         serve=settings.serve,
         called=lambda way, number: (NAMES[way][0], f"{paths.node}-{NAMES[way][1]}-{number}"),
+        divided=settings.divided,
     )
     return PollingDriver(looker, partial(links, roots))
 

@@ -20,6 +20,7 @@ from hami_plugin.sdk import (
     DeviceNodes,
     Family,
     Injection,
+    ModeSide,
     NodeSide,
     Partition,
     PartitionDriver,
@@ -51,7 +52,9 @@ ABSENT: Mapping[str, Mapping[str, str]] = {
 def node_side(settings: EnflameSettings, family: Family) -> NodeSide:
     """Whole cards, shares by percentage, or partitions, as the family has them."""
     absent = ABSENT[settings.serve].get(family.device_type, "")
-    common = NodeSide(inject=partial(inject, settings), absent=absent).delivered(settings, device_edits, shared_edits)
+    common = NodeSide(inject=partial(inject, settings), absent=absent, modes=mode_side(settings, family)).delivered(
+        settings, device_edits, shared_edits
+    )
     if family.device_type == WHOLE:
         return replace(common, register=registered(WHOLE, slots=1))
     announced = replace(common, announce=partial(cut_cards, settings, family.device_type))
@@ -80,6 +83,15 @@ def partition_side(settings: EnflameSettings, device_type: str) -> PartitionSide
         edits=lambda device, _partition, host: device_edits(settings, device, host),
         lasting=True,
     )
+
+
+def mode_side(settings: EnflameSettings, family: Family) -> ModeSide | None:
+    """The cards' DRS mode, where ``drsMode`` has it switched: of the one family that has them then."""
+    on = settings.divided
+    served = WHOLE if not on else SHARED if settings.serve == "auto" else DEVICE_TYPE
+    if on is None or family.device_type != served:
+        return None
+    return ModeSide(name="DRS", open=lambda _host: on_demand.DrsModes(settings), wanted=lambda _device: on)
 
 
 def _open(settings: EnflameSettings, device_type: str, host: HostFiles) -> PartitionDriver:

@@ -1,4 +1,4 @@
-"""Partitions (DRS) that ``efsmi`` cuts for a container when it is allocated, and destroys after its pod.
+"""Partitions (DRS) that ``efsmi`` cuts for a container when it is allocated, and destroys after its pod; their mode.
 
 A card has slices, and no places: what matters is how many are left. Which partition a container has stands in
 the annotation that Enflame's own agent uses.
@@ -16,6 +16,7 @@ from hami_plugin.protocol.grammar import from_json, object_of, to_json
 from hami_plugin.sdk import (
     NOWHERE,
     InUseError,
+    Mode,
     NoRoomError,
     Partition,
     Placement,
@@ -33,6 +34,9 @@ from vendors.enflame.rules import CARDS, NAMES
 from vendors.enflame.rules import SLICES as SHARED_SLICES
 from vendors.enflame.settings import EnflameSettings
 
+SWITCH_DEADLINE_S = 20.0
+OFF = "Disable"
+"""What the tool says of a card that is not cut, nor shared in another way."""
 ASSIGNED = "assigned-containers"
 """The pod's annotation with each container's partition: Enflame's agent fills in the instance."""
 
@@ -131,6 +135,43 @@ class DrsPartitions:
 
     def _do(self, index: int, *arguments: str) -> None:
         read(self._tool, len, "-i", str(index), "--drs", *arguments, deadline=self._deadline)
+
+
+class DrsModes:
+    """A ``ModeDriver``: whether cards can be cut. ``efsmi`` knows no mode that waits for a reset."""
+
+    def __init__(self, settings: EnflameSettings, *, deadline: float = 5.0) -> None:
+        self._tool = settings.efsmi
+        self._deadline = deadline
+
+    def mode(self, card: str) -> Mode:
+        virtual = self._virtual(_index(card))
+        on = virtual == DRS
+        return Mode(capable=True, current=on, pending=on, problem=self._problem(_index(card), virtual))
+
+    def switch(self, card: str, *, on: bool) -> None:
+        before = self.mode(card)
+        if before.current == on:
+            return
+        if before.problem:
+            raise HamiError(f"the DRS mode of {card} is not switched: {before.problem}")
+        word = "on" if on else "off"
+        read(self._tool, len, "-i", str(_index(card)), "--drs", word, deadline=SWITCH_DEADLINE_S)
+        if self.mode(card).current != on:
+            raise HamiError(f"efsmi has switched the DRS mode of {card} {word}, and does not say so")
+
+    def _virtual(self, index: int) -> str:
+        table = read(self._tool, lambda text: tuple(driver.rows(text)), deadline=self._deadline)
+        found = next((row.virtual for row in table if row.index == index), None)
+        if found is None:
+            raise HamiError(f"efsmi does not list card {index}")
+        return found
+
+    def _problem(self, index: int, virtual: str) -> str:
+        if virtual == DRS:
+            there = len(read(self._tool, driver.instances, "-L", deadline=self._deadline).get(index, ()))
+            return f"the card has {there} partition(s)" if there else ""
+        return "" if virtual == OFF else f"efsmi says {virtual} of its partitions: another virtualisation has it"
 
 
 def _index(card: str) -> int:

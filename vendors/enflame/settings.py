@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from pydantic import model_validator
+
 from hami_plugin.config.settings import AbsolutePath
 from hami_plugin.config.vendors import AS_IT_IS, Fixed, ResourceName, TreeSettings, setting
 
@@ -35,6 +37,13 @@ class EnflameSettings(TreeSettings):
         "on-demand",
         "When partitions are cut. `on-demand`: for a container when it is allocated, and they go with its pod; those "
         "that others have cut stay. `beforehand`: with efsmi, and they are lent.",
+    )
+    drs_mode: Literal["keep", "enabled", "disabled"] = setting(
+        "drsMode",
+        "keep",
+        "Whether the daemon switches cards into the mode in which they are cut (DRS), with efsmi. enabled: for "
+        "`serve: partitions`, or `auto`, which then serves shares. disabled: out of it, to use cards whole again. A "
+        "card is switched while no pod or partition has it. keep: never.",
     )
     slices: int = setting(
         "sharedSlicesPerCard",
@@ -69,3 +78,17 @@ class EnflameSettings(TreeSettings):
     def unlimited(self) -> str:
         shares = "nothing on this node holds a container to its percentage of a card"
         return shares if self.serve == "shared" else ""
+
+    @property
+    def divided(self) -> bool | None:
+        """Whether all cards are to be in DRS mode, as far as that is set."""
+        return None if self.drs_mode == "keep" else self.drs_mode == "enabled"
+
+    @model_validator(mode="after")
+    def _switched_for_a_use(self) -> EnflameSettings:
+        served = {"enabled": ("auto", "partitions"), "disabled": ("auto", "whole")}.get(self.drs_mode)
+        if served and self.serve not in served:
+            raise ValueError(
+                f"drsMode {self.drs_mode} goes with serve: {' or '.join(served)}, and serve is {self.serve}"
+            )
+        return self

@@ -146,10 +146,10 @@ v1beta1
 {{- if semverCompare ">=1.22.0-0" .Capabilities.KubeVersion.Version }}yes{{ end -}}
 {{- end -}}
 
-{{/* Whether a daemon cuts cards into MIG instances, on all of its nodes or on some. */}}
+{{/* Whether a daemon makes MIG instances, or leaves MIG mode, on all of its nodes or on some. */}}
 {{- define "hami-plugin.cuts" -}}
-{{- if eq (toString .nvidia.operatingMode) "mig" }}yes{{ end -}}
-{{- range .nodeConfig }}{{ if eq (toString .operatingmode) "mig" }}yes{{ end }}{{ end -}}
+{{- if or (eq (toString .nvidia.operatingMode) "mig") (eq (toString .nvidia.migMode) "disabled") }}yes{{ end -}}
+{{- range .nodeConfig }}{{ if or (eq (toString .operatingmode) "mig") (eq (toString .migmode) "disabled") }}yes{{ end }}{{ end -}}
 {{- end -}}
 
 {{/* The vendors whose devices a daemon offers to ResourceClaims, as a list. */}}

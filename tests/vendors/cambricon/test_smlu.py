@@ -12,12 +12,12 @@ from hami_plugin.partitions.cutting import Cutter
 from hami_plugin.partitions.journal import PartitionJournal
 from hami_plugin.partitions.life import ENDING, Owner, State
 from hami_plugin.partitions.reconciliation import Known, PodReservation
-from hami_plugin.sdk import NOWHERE, InUseError, NoRoomError, Partition, Reservation, UnlistedCardsError
+from hami_plugin.sdk import NOWHERE, InUseError, Mode, NoRoomError, Partition, Reservation, UnlistedCardsError
 from tests.support.partitions import Killed
 from tests.support.rigs import Rig, rig
 from vendors.cambricon.cndev import Cndev
 from vendors.cambricon.rules import name
-from vendors.cambricon.smlu import SmluPartitions, amounts
+from vendors.cambricon.smlu import SmluModes, SmluPartitions, amounts
 
 SMALL, HALF = amounts(30, 3072), amounts(50, 49152)
 NODE = "n1"
@@ -316,3 +316,54 @@ def test_what_others_have_made_is_never_touched(node: Node) -> None:
     node.settle()
 
     assert (node.states(), node.driver.partitions()) == ([State.FOREIGN], (foreign,))
+
+
+@pytest.fixture
+def modes(machine: Rig) -> SmluModes:
+    now = [0.0]
+    return SmluModes(
+        Cndev(machine.settings.cndev),
+        NODE,
+        machine.settings.cnmon,
+        clock=lambda: now[0],
+        sleep=lambda seconds: now.__setitem__(0, now[0] + seconds),
+    )
+
+
+def test_an_mlu_is_switched_out_of_smlu_mode_once_nothing_is_cut_and_back(
+    driver: SmluPartitions, modes: SmluModes
+) -> None:
+    one = made(driver)
+    with pytest.raises(HamiError, match=r"not switched: the MLU has 1 sMLU instance\(s\)"):
+        modes.switch(MLU, on=False)
+    destroyed(driver, one)
+    modes.switch(MLU, on=False)
+    assert modes.mode(MLU) == Mode(capable=True, current=False, pending=False)
+    assert modes.mode(OTHER).current
+
+    modes.switch(MLU, on=True)
+    assert modes.mode(MLU).current
+    assert made(driver).profile == SMALL
+
+
+@pytest.mark.parametrize(("fault", "why"), [("smlu-busy", "the device is busy"), ("smlu-leave", "does not say so")])
+def test_a_switch_that_fails_is_told(fault: str, why: str, machine: Rig, modes: SmluModes) -> None:
+    machine.simulator.inject(fault, 0)
+
+    with pytest.raises(HamiError, match=why):
+        modes.switch(MLU, on=False)
+    assert modes.mode(MLU).current
+
+
+def test_an_mlu_without_such_a_mode_says_so(machine: Rig, modes: SmluModes) -> None:
+    order(machine, "cndevGetSMLUMode", "fail 10")
+
+    assert modes.mode(MLU) == Mode(capable=False)
+
+
+def test_an_mlu_that_is_to_leave_smlu_mode_is_kept_back_until_it_has(tmp_path: Path) -> None:
+    machine = rig("cambricon-mlu590-8", tmp_path, smluMode="disabled")
+    machine.simulator.inject("smlu-mode", 0)
+
+    faults = [sighting.fault for sighting in machine.driver.discover().sightings]
+    assert [fault.reason if fault else "" for fault in faults[:2]] == ["Divisible", ""]

@@ -14,11 +14,13 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.node_status.annotations import Style, wanted_annotations
 from hami_plugin.partitions.life import State
-from hami_plugin.sdk import NOWHERE, Cuttable, InUseError, NoRoomError, Partition, Placement
+from hami_plugin.sdk import NOWHERE, Cuttable, InUseError, Mode, NoRoomError, Partition, Placement
 from tests.support.partition_lives import Lives
 from tests.support.rigs import Rig, rig
 from vendors.enflame import VENDOR
-from vendors.enflame.on_demand import ASSIGNED, DrsPartitions, names, reserved
+from vendors.enflame.drs import DEVICE_TYPE
+from vendors.enflame.on_demand import ASSIGNED, DrsModes, DrsPartitions, names, reserved
+from vendors.enflame.rules import SHARED, WHOLE
 from vendors.enflame.settings import EnflameSettings
 
 PROFILE = "enflame-s60-8-drs"
@@ -264,3 +266,59 @@ def test_slices_are_registered_without_those_that_others_have(tmp_path: Path) ->
     capacity = json.loads(told["enflame.com/gcu-drs-capacity"] or "{}")
 
     assert [each["capacity"] for each in capacity["devices"]] == [4, 6, 6, 6, 6, 6, 6, 6]
+
+
+def mode(on: bool, problem: str = "") -> Mode:
+    return Mode(capable=True, current=on, pending=on, problem=problem)
+
+
+def test_a_card_is_switched_into_drs_mode_and_out_of_it_once_nothing_is_cut(found: Rig, driver: DrsPartitions) -> None:
+    modes = DrsModes(found.settings)
+    found.simulator.inject("mode", 0, "off")
+    assert (modes.mode(CARD), driver.profiles(CARD)) == (mode(on=False), ())
+
+    modes.switch(CARD, on=True)
+    assert modes.mode(CARD) == mode(on=True)
+    made = driver.create(CARD, "2g.16gb", NOWHERE, nothing)
+    with pytest.raises(HamiError, match=r"not switched: the card has 1 partition\(s\)"):
+        modes.switch(CARD, on=False)
+    driver.destroy(made, nothing)
+    modes.switch(CARD, on=False)
+    assert modes.mode(CARD) == mode(on=False)
+
+
+@pytest.mark.parametrize(("order", "on"), [("switch:before", False), ("switch:after", True)])
+def test_a_switch_that_fails_is_told_and_the_card_says_what_became_of_it(order: str, on: bool, found: Rig) -> None:
+    modes = DrsModes(found.settings)
+    found.simulator.inject("mode", 0, "off")
+    found.simulator.inject("order", 0, order)
+
+    with pytest.raises(HamiError, match="switch failed"):
+        modes.switch(CARD, on=True)
+    assert modes.mode(CARD).current is on
+    modes.switch(CARD, on=True)
+    assert modes.mode(CARD).current
+
+
+def test_a_card_that_is_shared_in_another_way_is_not_switched(found: Rig) -> None:
+    modes = DrsModes(found.settings)
+    found.simulator.inject("mode", 0, "SRIOV")
+
+    with pytest.raises(HamiError, match="efsmi says SRIOV"):
+        modes.switch(CARD, on=True)
+
+
+@pytest.mark.parametrize(
+    ("serve", "drs_mode", "served"),
+    [
+        ("auto", "enabled", SHARED),
+        ("partitions", "enabled", DEVICE_TYPE),
+        ("auto", "disabled", WHOLE),
+        ("whole", "keep", ""),
+    ],
+)
+def test_one_family_has_the_cards_that_are_to_be_switched(serve: str, drs_mode: str, served: str) -> None:
+    settings = EnflameSettings.model_validate({"serve": serve, "drsMode": drs_mode})
+
+    switched = [family.device_type for family in VENDOR.families(settings) if family.node.modes]
+    assert switched == [served] * bool(served)

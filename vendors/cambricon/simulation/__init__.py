@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from hami_plugin.model.machine import Machine, MachineDevice
@@ -20,7 +21,7 @@ from hami_plugin.simulation.boards import (
     without,
 )
 from hami_plugin.simulation.c_compiler import BuildError, CSources
-from hami_plugin.simulation.tools import Tool, ToolState
+from hami_plugin.simulation.tools import OTHERWISE, PROGRAM, Tool, ToolState
 from hami_plugin.simulation.trees import Files
 from vendors.cambricon.driver import CARDS, MLUS
 from vendors.cambricon.injection import BESIDE, CONTROL
@@ -50,7 +51,17 @@ def _own(_machine: Machine, one: MachineDevice) -> Files:
 
 def _says(state: ToolState) -> Mapping[str, str]:
     rows = "".join(_row(one, started=not state.noted("not-started", one)) for one in state.machine.devices)
-    return {"": f"+----+\n| CNMON {VERSION} |\n+----+\n{rows}", "topo -m": _matrix(state.machine)}
+    table = f"+----+\n| CNMON {VERSION} |\n+----+\n{rows}"
+    return {
+        "": table,
+        "topo -m": _matrix(state.machine),
+        OTHERWISE: f"{PROGRAM}{_program()}\nmain(NOTES, sys.argv[1:])\n",
+    }
+
+
+@cache
+def _program() -> str:
+    return Path(__file__).with_name("cnmon.py").read_text("utf-8")
 
 
 def _row(one: MachineDevice, *, started: bool) -> str:
@@ -114,6 +125,8 @@ _BOARD = SimulatedBoard(
         "not-started": noted("not-started"),
         "smlu-mode": _smlu("on"),
         "smlu-used": _smlu("used.{}"),
+        "smlu-busy": noted("busy"),
+        "smlu-leave": noted("leave"),
         "smlu-call": _call,
     },
 )

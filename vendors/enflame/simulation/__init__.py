@@ -10,12 +10,11 @@ from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.boards import MachineFiles, SimulatedBoard, noted, without
 from hami_plugin.simulation.tools import OTHERWISE, PROGRAM, Tool, ToolState
 from hami_plugin.simulation.trees import Files, on_bus
-from vendors.enflame.driver import DRS, GCUS
+from vendors.enflame.driver import GCUS
 
 SLICES = (1, 2, 3, 6)
-OFF = "Disable"
 PARTITIONS, CUT, NO_PROFILES = "partitions", "cut", "no-profiles"
-MADE, USED, ORDER = "made", "used", "order"
+MADE, USED, ORDER, MODE = "made", "used", "order", "mode"
 
 
 def _own(machine: Machine, one: MachineDevice) -> Files:
@@ -31,7 +30,7 @@ def _cut(machine_files: MachineFiles, one: MachineDevice, value: int | str) -> N
 
 
 def _is_cut(state: ToolState, one: MachineDevice) -> bool:
-    """Whether the card is in DRS mode: by a fault, or by its profile."""
+    """Whether the card is in DRS mode, by a fault or by its profile, until the tool switches it."""
     return state.noted(PARTITIONS, one) or bool(one.extra.get("drs"))
 
 
@@ -42,11 +41,11 @@ def _program() -> str:
 
 def _says(state: ToolState) -> Mapping[str, str]:
     devices = state.machine.devices
-    cut = {str(one.index): one for one in devices if _is_cut(state, one)}
-    named = {card: {str(i): _profile(one, count) for i, count in enumerate(SLICES)} for card, one in cut.items()}
-    table = "".join(_row(one, DRS if _is_cut(state, one) else OFF) for one in devices)
-    program = f"{PROGRAM}{_program()}\nmain(NOTES, {named!r}, sys.argv[1:])\n"
-    return {"": table, OTHERWISE: program}
+    cut = [str(one.index) for one in devices if _is_cut(state, one)]
+    named = {str(one.index): {str(i): _profile(one, count) for i, count in enumerate(SLICES)} for one in devices}
+    rows = {str(one.index): _row(one, "{virtual:<7}") for one in devices}
+    program = f"{PROGRAM}{_program()}\nmain(NOTES, {named!r}, {rows!r}, {cut!r}, sys.argv[1:])\n"
+    return {"": program, OTHERWISE: program}
 
 
 def _profile(one: MachineDevice, slices: int) -> str:
@@ -57,7 +56,7 @@ def _row(one: MachineDevice, virtual: str) -> str:
     """The two lines of a card in the table. The domain has two digits there."""
     return (
         f"| {one.index:<6} Enflame {one.model:<12} | 33.6.5           | {one.pci[2:]}  Enable        |\n"
-        f"| 71℃    Sleep    118W / 300W | {one.memory}MiB {virtual:<7} | 0%          C807B4052{one.index:04} |\n"
+        f"| 71℃    Sleep    118W / 300W | {one.memory}MiB {virtual} | 0%          C807B4052{one.index:04} |\n"
         "+-----------------------------+------------------+---------------------------+\n"
     )
 
@@ -76,5 +75,6 @@ simulate = SimulatedBoard(
         CUT: _cut,
         USED: noted(USED),
         ORDER: noted(ORDER),
+        MODE: noted(MODE),
     },
 ).simulate

@@ -1,7 +1,9 @@
-"""What ``efsmi`` does with partitions (DRS), as a program over the simulated tool's notes. It is run, not imported.
+"""What ``efsmi`` does with cards and partitions (DRS), as a program over the simulated tool's notes. It is run, not
+imported.
 
 ``cut.<card>`` has a card's partitions, as ``<slices>#<id>``, ``made.<card>`` how many there ever were, and
-``used.<card>`` the ids of those in use. ``order.<card>`` is what becomes of the next call of a kind, as
+``used.<card>`` the ids of those in use. ``mode.<card>`` is what the tool has switched the card to: on, off, or another
+word, which it prints. ``order.<card>`` is what becomes of the next call of a kind, as
 ``create:after``: it fails, or whoever calls dies (``create:die-after``).
 """
 
@@ -12,24 +14,34 @@ import sys
 from pathlib import Path
 
 TOTAL = 6
+VIRTUAL = {"on": "DRS", "off": "Disable"}
 
 
-def main(folder: str, cards: dict[str, dict[str, str]], arguments: list[str]) -> None:
-    """``cards`` has of each that can be cut the names of its profiles by id."""
+def main(
+    folder: str, named: dict[str, dict[str, str]], rows: dict[str, str], cut: list[str], arguments: list[str]
+) -> None:
+    """Of each card ``named`` has the names of its profiles by id, and ``rows`` what the table says of it.
+
+    ``cut`` are the cards that are in DRS mode until they are switched.
+    """
     notes = Path(folder)
     notes.mkdir(exist_ok=True)
     with (notes / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        modes = {card: " ".join(read(notes, "mode", card)) or ("on" if card in cut else "off") for card in rows}
+        cards = {card: profiles for card, profiles in named.items() if modes[card] == "on"}
         match arguments:
+            case []:
+                sys.stdout.writelines(row.format(virtual=VIRTUAL.get(modes[c], modes[c])) for c, row in rows.items())
+            case ["-i", card, "--drs", ("on" | "off") as mode] if card in named:
+                switch(notes, card, mode)
             case ["-L"]:
                 for card, profiles in cards.items():
                     order(notes, card, "list", "before")
                     listed(notes, card, profiles)
             case ["-i", card, "--drs", "--list-profile"] if card in cards:
                 order(notes, card, "profiles", "before")
-                if not (notes / f"no-profiles.{card}").exists():
-                    for number, name in cards[card].items():
-                        sys.stdout.write(f"| {card} {name} {number} {TOTAL // slices(name)} - - |\n")
+                shapes(notes, card, cards[card])
             case ["-i", card, "--drs", "--create-instance", profile] if profile in cards.get(card, {}):
                 order(notes, card, "create", "before")
                 create(notes, card, slices(cards[card][profile]))
@@ -40,6 +52,19 @@ def main(folder: str, cards: dict[str, dict[str, str]], arguments: list[str]) ->
                 order(notes, card, "destroy", "after")
             case _:
                 sys.exit(f"Error: DRS is off, or the arguments are invalid: {' '.join(arguments)}")
+
+
+def switch(notes: Path, card: str, mode: str) -> None:
+    order(notes, card, "switch", "before")
+    if mode == "off" and read(notes, "cut", card):
+        sys.exit("Error: there are instances")
+    write(notes, "mode", card, [mode])
+    order(notes, card, "switch", "after")
+
+
+def shapes(notes: Path, card: str, profiles: dict[str, str]) -> None:
+    for number, name in profiles.items() if not (notes / f"no-profiles.{card}").exists() else ():
+        sys.stdout.write(f"| {card} {name} {number} {TOTAL // slices(name)} - - |\n")
 
 
 def listed(notes: Path, card: str, profiles: dict[str, str]) -> None:
