@@ -40,7 +40,7 @@ from hami_plugin.node_status.annotations import FamilySource, Rendered
 from hami_plugin.node_status.faults import FaultLog
 from hami_plugin.partitions.journal import ModeJournal, PartitionJournal
 from hami_plugin.partitions.manager import Partitions, Peers
-from hami_plugin.partitions.modes import ModeKeeper, Users
+from hami_plugin.partitions.modes import CardUsers, ModeKeeper
 from hami_plugin.protocol.decisions import Question, claims
 from hami_plugin.sdk import Family, ModeDriver, PartitionDriver, Units
 from hami_plugin.telemetry.metrics import Metrics
@@ -662,7 +662,7 @@ class VendorBuilder:
             driver,
             ModeJournal(self.settings.state_dir / name, self.boot),
             snapshot=snapshot,
-            users=Users(of=partial(_users, node, question_of(family)), current=node.current),
+            users=CardUsers(of=partial(_users, node, question_of(family)), current=node.current),
             aside=discovery.aside,
             events=node.events,
             ended=driver.close,

@@ -169,7 +169,7 @@ def _entry(line: Mapping[str, Any]) -> Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class ModeAttempt:
     """The last switch of a card's mode, in the boot ``boot`` at the Unix time ``at``.
 
     ``failures`` counts those in a row, with the last ``problem``. ``under_way``: its outcome is not written down.
@@ -190,7 +190,7 @@ class ModeJournal:
     def __init__(self, path: Path, boot: str) -> None:
         self.path = path
         self.boot = boot
-        self.attempts: Mapping[str, Attempt] = MappingProxyType({})
+        self.attempts: Mapping[str, ModeAttempt] = MappingProxyType({})
         self._file = Journal(path)
 
     def load(self) -> Sequence[str]:
@@ -199,10 +199,10 @@ class ModeJournal:
             lines = self._file.read()
         except HamiError as error:
             return (error.message,)
-        wrong, found = list(self._file.unreadable), dict[str, Attempt]()
+        wrong, found = list(self._file.unreadable), dict[str, ModeAttempt]()
         for line in lines:
             try:
-                one = Attempt(**_opened(line)["mode"])
+                one = ModeAttempt(**_opened(line)["mode"])
             except (KeyError, TypeError, ValueError, ArithmeticError) as error:
                 wrong.append(f"{str(line)[:80]}: {error!r}"[:200])
                 continue
@@ -211,7 +211,7 @@ class ModeJournal:
         self.attempts = MappingProxyType(found)
         return wrong
 
-    def put(self, attempt: Attempt) -> None:
+    def put(self, attempt: ModeAttempt) -> None:
         """Write it down, on the disk. OSError where it cannot be, and then nothing has changed."""
         after = {**self.attempts, attempt.card: attempt}
         if self._file.lines > 2 * len(after) + SLACK:
@@ -224,9 +224,9 @@ class ModeJournal:
         self._file.close()
 
     @staticmethod
-    def _whole(attempts: Mapping[str, Attempt]) -> Iterable[dict[str, Any]]:
+    def _whole(attempts: Mapping[str, ModeAttempt]) -> Iterable[dict[str, Any]]:
         return [_attempted(one) for one in attempts.values()]
 
 
-def _attempted(one: Attempt) -> dict[str, Any]:
+def _attempted(one: ModeAttempt) -> dict[str, Any]:
     return _sealed({"v": VERSION, "mode": asdict(one)})

@@ -20,7 +20,7 @@ from hami_plugin.host.threads import StuckError, WorkThread
 from hami_plugin.log import logger
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.partitions.journal import Attempt, ModeJournal
+from hami_plugin.partitions.journal import ModeAttempt, ModeJournal
 from hami_plugin.sdk.family import ModeSide
 from hami_plugin.sdk.partitions import Mode, ModeDriver
 
@@ -45,7 +45,7 @@ class ModeTiming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Users:
+class CardUsers:
     """Who has a card. ``of`` are its pods, and ``current`` is whether all of them are known."""
 
     of: Callable[[str], Sequence[str]]
@@ -66,7 +66,7 @@ Aside = Callable[[Callable[[], None]], Coroutine[Any, Any, None]]
 """Runs work while nothing else in this process has the cards open."""
 
 
-def pause(attempt: Attempt | None, *, on: bool, now: float, timing: ModeTiming) -> float:
+def pause(attempt: ModeAttempt | None, *, on: bool, now: float, timing: ModeTiming) -> float:
     """Seconds until a card may be switched (again). One that was switched the other way has not been tried."""
     if attempt is None or attempt.on is not on:
         return 0.0
@@ -100,7 +100,7 @@ class ModeKeeper:
         journal: ModeJournal,
         *,
         snapshot: Watched[Snapshot],
-        users: Users,
+        users: CardUsers,
         aside: Aside,
         events: EventRecorder,
         ended: Callable[[], None] = lambda: None,
@@ -186,9 +186,9 @@ class ModeKeeper:
         users = self._users.of(card)
         return f"pods have the card: {', '.join(users[:3])}{' and others' if len(users) > 3 else ''}" if users else ""
 
-    async def _switched(self, card: str, last: Attempt | None, *, on: bool) -> str:
+    async def _switched(self, card: str, last: ModeAttempt | None, *, on: bool) -> str:
         failures = last.failures if last and last.on is on else 0
-        attempt = Attempt(
+        attempt = ModeAttempt(
             card=card, on=on, boot=self._journal.boot, at=self._clock(), failures=failures, under_way=True
         )
         if why := await self._noted(attempt):
@@ -212,7 +212,7 @@ class ModeKeeper:
         self._events.node("ModeSwitched", where, warning=False)
         return unwritten
 
-    async def _noted(self, attempt: Attempt) -> str:
+    async def _noted(self, attempt: ModeAttempt) -> str:
         """Write it down; why that failed."""
         try:
             await self._thread.call(partial(self._journal.put, attempt), self._timing.call)

@@ -10,8 +10,8 @@ from hami_plugin.aio import Watched, cancelled
 from hami_plugin.errors import HamiError
 from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.partitions.journal import Attempt, ModeJournal
-from hami_plugin.partitions.modes import ModeKeeper, ModeTiming, Users, pause
+from hami_plugin.partitions.journal import ModeAttempt, ModeJournal
+from hami_plugin.partitions.modes import CardUsers, ModeKeeper, ModeTiming, pause
 from hami_plugin.sdk import InUseError, Mode, ModeSide
 from tests.support.builders import NODE, device
 from tests.support.cluster import FakeCluster
@@ -78,7 +78,7 @@ class Stage:
             self.driver,
             ModeJournal(self.path, self.boot),
             snapshot=self.snapshot,
-            users=Users(of=lambda card: self.pods.get(card, ()), current=lambda: self.current),
+            users=CardUsers(of=lambda card: self.pods.get(card, ()), current=lambda: self.current),
             aside=aside,
             events=self.events,
             timing=FAST,
@@ -173,7 +173,7 @@ async def test_a_failed_switch_is_told_and_tried_again_later_also_by_the_next_da
 
 async def test_what_a_killed_daemon_has_begun_is_read_from_the_card_before_it_is_begun_again(stage):
     journal = ModeJournal(stage.path, "boot")
-    journal.put(Attempt(card="GPU-0", on=True, boot="boot", at=stage.now, under_way=True))
+    journal.put(ModeAttempt(card="GPU-0", on=True, boot="boot", at=stage.now, under_way=True))
     async with running(stage):
         await until(lambda: "tried again in 300 s" in stage.waits().get("GPU-0", ""))
         assert stage.driver.calls == []
@@ -221,11 +221,11 @@ async def test_a_driver_that_does_not_answer_is_asked_again(stage):
 def test_the_journal_has_the_last_attempt_of_each_card_in_this_boot_and_skips_damaged_lines(tmp_path):
     path = tmp_path / "modes"
     journal = ModeJournal(path, "boot")
-    first, second = (Attempt(card=card, on=True, boot="boot", at=1.0) for card in ("GPU-0", "GPU-1"))
+    first, second = (ModeAttempt(card=card, on=True, boot="boot", at=1.0) for card in ("GPU-0", "GPU-1"))
     journal.put(first)
     journal.put(second)
     journal.put(replace(first, failures=1, problem="no"))
-    journal.put(Attempt(card="GPU-2", on=True, boot="earlier", at=1.0))
+    journal.put(ModeAttempt(card="GPU-2", on=True, boot="earlier", at=1.0))
     journal.close()
     with path.open("a") as file:
         file.write(path.read_text().splitlines()[0].replace("GPU-0", "GPU-9") + "\n")
@@ -249,6 +249,6 @@ def test_the_journal_has_the_last_attempt_of_each_card_in_this_boot_and_skips_da
     ],
 )
 def test_the_pause_grows_with_failures_and_a_clock_that_is_set_back_does_not_prolong_it(changes, after, left):
-    attempt = Attempt(**{"card": "GPU-0", "on": True, "boot": "boot", "at": 100.0, **changes})
+    attempt = ModeAttempt(**{"card": "GPU-0", "on": True, "boot": "boot", "at": 100.0, **changes})
 
     assert pause(attempt, on=True, now=100.0 + after, timing=FAST) == left
