@@ -25,6 +25,7 @@ COMMANDS = {
     "dra": "hami_plugin.cli.dra",
     "explain": "hami_plugin.cli.explain",
     "fit": "hami_plugin.cli.fit",
+    "kubectl": "hami_plugin.cli.kubectl",
     "new-vendor": "hami_plugin.cli.new_vendor",
     "node": "hami_plugin.cli.node",
     "partitions": "hami_plugin.cli.partitions",

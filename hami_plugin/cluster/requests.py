@@ -592,6 +592,14 @@ class ApiCalls:
         found: dict[str, Any] = reading.value
         return found
 
+    async def text(self, call: ApiCall) -> str:
+        """As ``json``, of what is no JSON, such as a page that the API server passes on."""
+
+        async def read(_: Client, response: aiohttp.ClientResponse, __: asyncio.Timeout) -> bytes:
+            return await _body(call, response)
+
+        return (await self._ask(call, aiohttp.ClientTimeout(total=None), read)).decode(errors="replace")
+
     async def page(self, call: ApiCall, *, patience: int = 1) -> ParsedJson:
         """A page of a list. It has ``patience`` deadlines to begin, and then each piece of it has. A long page that
         comes slowly is not lost.

@@ -23,6 +23,7 @@ from pathlib import Path
 from ssl import SSLContext
 from typing import Any, Self
 
+import aiohttp
 from aiohttp import web
 
 from hami_plugin.aio import Watched
@@ -503,6 +504,7 @@ class ApiHttp:
         self.gone_as_http = False
         self.denied: set[tuple[str, str]] = set()
         self.documents: dict[str, Object] = {}
+        self.pod_ports: dict[str, str] = {}
         self.observers: list[Callable[[web.Request], None]] = []
         self._store = store
         self._faults = faults
@@ -519,6 +521,7 @@ class ApiHttp:
                 for suffix in ("", "/{name}", "/{name}/{part}"):
                     app.router.add_route("*", prefix + suffix, self._answer)
         app.router.add_get(REQUESTS, self._list_requests)
+        app.router.add_get("/api/v1/namespaces/{namespace}/pods/{target}/proxy/{path:.*}", self._pass_on)
         app.router.add_route("*", "/apis/{path:.*}", self._answer)
         return app
 
@@ -533,6 +536,19 @@ class ApiHttp:
     def stall_watches(self) -> None:
         for stream in self._open:
             stream.stalled = True
+
+    async def _pass_on(self, request: web.Request) -> web.Response:
+        """What a pod's port answers, if it is among ``pod_ports`` (``namespace/name:port``)."""
+        try:
+            self._authenticate(request)
+            place = request.match_info
+            base = self.pod_ports.get(f"{place['namespace']}/{place['target']}")
+            if base is None:
+                raise StatusError(503, "ServiceUnavailable", "no endpoints available for the pod")  # noqa: TRY301  # one place makes the Status
+        except StatusError as error:
+            return web.json_response(error.status, status=error.code)
+        async with aiohttp.ClientSession() as session, session.get(f"{base}/{place['path']}") as answer:
+            return web.Response(status=answer.status, body=await answer.read(), content_type=answer.content_type)
 
     async def _list_requests(self, _request: web.Request) -> web.Response:
         return web.json_response([asdict(request) for request in self.requests])
@@ -827,6 +843,11 @@ class SimulatedApiServer:
     def documents(self) -> dict[str, Object]:
         """What a GET answers by its path, for kinds that are served no other way."""
         return self._http.documents
+
+    @property
+    def pod_ports(self) -> dict[str, str]:
+        """Where the ports of pods are (``namespace/name:port``), for requests that are passed on to them."""
+        return self._http.pod_ports
 
     def write_kubeconfig(self, path: Path, *, token: str = "", token_file: Path | None = None) -> Path:
         """A kubeconfig for this server. JSON is YAML."""

@@ -98,8 +98,10 @@ async def daemons_page(url: str, name: str) -> Json | Unavailable:
 # -- a pod
 
 
-async def pod_facts(namespace: str, name: str, options: Options, environment: Mapping[str, str]) -> PodFacts:
-    """All that can be seen of a pod from here, with these credentials."""
+async def pod_facts(
+    namespace: str, name: str, options: Options, environment: Mapping[str, str], *, on_its_node: bool = True
+) -> PodFacts:
+    """All that can be seen of a pod with these credentials; and with ``on_its_node`` what this host shows."""
     configuration = _cluster_configuration(options, environment)
     known = families(configuration)
     key = f"{namespace}/{name}"
@@ -126,7 +128,8 @@ async def pod_facts(namespace: str, name: str, options: Options, environment: Ma
         events=events,
         verdict=verdict,
     )
-    return await _on_its_node(facts, view, options, environment) if view.node and not view.terminal else facts
+    looking = on_its_node and view.node and not view.terminal
+    return await _on_its_node(facts, view, options, environment) if looking else facts
 
 
 async def _on_its_node(facts: PodFacts, pod: PodView, options: Options, environment: Mapping[str, str]) -> PodFacts:
@@ -176,7 +179,7 @@ async def _verdict(
     """What the scheduler's own rules say of the cluster as it is."""
     try:
         nodes, pods = await asyncio.gather(everything(calls, "nodes", NODES), everything(calls, "pods", PODS))
-        hard = await _quota(calls, pod.namespace)
+        hard = await quota_limits(calls, pod.namespace)
     except ClusterError as error:
         return Unavailable.of(error)
     order = settings.scheduler
@@ -201,7 +204,8 @@ async def _verdict(
     )
 
 
-async def _quota(calls: ApiCalls, namespace: str) -> Mapping[str, str]:
+async def quota_limits(calls: ApiCalls, namespace: str) -> Mapping[str, str]:
+    """The limits of a namespace's quotas; none where these credentials may not list them."""
     path = f"/api/v1/namespaces/{quote(namespace, safe='')}/resourcequotas"
     try:
         found = await everything(calls, "resourcequotas", path)

@@ -122,7 +122,7 @@ class _Daemons:
     def of(cls, pods: Sequence[Json]) -> _Daemons:
         found: dict[str, bool] = {}
         for pod in pods:
-            if _runs_daemon(pod):
+            if runs_daemon(pod):
                 ready = any(
                     one.get("type") == "Ready" and one.get("status") == "True"
                     for one in items(member(pod, "status"), "conditions")
@@ -132,7 +132,8 @@ class _Daemons:
         return cls(found)
 
 
-def _runs_daemon(pod: Json) -> bool:
+def runs_daemon(pod: Json) -> bool:
+    """Whether the pod is a node's daemon of ours."""
     name = text_in(member(member(pod, "metadata"), "labels"), "app.kubernetes.io/name")
     return any(
         "hami-plugin" in f"{name} {text_in(one, 'image')}" and _command(one) == "run"

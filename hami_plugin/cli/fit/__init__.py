@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from hami_plugin.cli.options import names_of, profile_names, warnings_only
+from hami_plugin.cli.options import kubeconfig_option, names_of, profile_names, warnings_only
 
 
 @click.command(epilog="Example: kubectl get node gpu-1 -o yaml | hami-plugin fit pod.yaml --node - --pods pods.yaml")
@@ -32,6 +32,8 @@ from hami_plugin.cli.options import names_of, profile_names, warnings_only
     shell_complete=profile_names,
     help="The same as --profile.",
 )
+@click.option("--cluster", is_flag=True, help="The live cluster's nodes, pods and quotas, by the API server.")
+@kubeconfig_option
 @click.option("--pods", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="File with running pods.")
 @click.option(
     "--quota",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -267,9 +268,13 @@ INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 
 def inquiry(options: Mapping[str, Any], environment: Mapping[str, str]) -> Inquiry:
     """Read everything that the command's options name."""
-    if sum(bool(options[name]) for name in ("node", "simulate", "profile")) != 1:
-        raise HamiError("fit needs a node", hint="give one of --node FILE, --profile NAME or --simulate NAME")
+    if sum(bool(options[name]) for name in ("node", "simulate", "profile", "cluster")) != 1:
+        raise HamiError(
+            "fit needs a node", hint="give one of --node FILE, --cluster, --profile NAME or --simulate NAME"
+        )
     pod = the_pod(options["pod"])
+    if options["cluster"]:
+        return _live(pod, options, environment)
     nodes, families = _nodes(options, environment)
     quotas = read_quotas(options["quota"]) if options["quota"] else ()
     return Inquiry(
@@ -278,6 +283,26 @@ def inquiry(options: Mapping[str, Any], environment: Mapping[str, str]) -> Inqui
         families=families,
         pods=read_pods(options["pods"]) if options["pods"] else (),
         hard={name: text for one in quotas if one.namespace == pod.namespace for name, text in one.limits.items()},
+        order=options["gpu_scheduler_policy"],
+        node_order=options["node_scheduler_policy"],
+    )
+
+
+def _live(pod: PodView, options: Mapping[str, Any], environment: Mapping[str, str]) -> Inquiry:
+    """The question about a cluster as it is now."""
+    from hami_plugin.cli.live import read_cluster  # noqa: PLC0415  # files need no Kubernetes
+    from hami_plugin.scheduler.extender.app import configured, families  # noqa: PLC0415
+
+    if options["pods"] or options["quota"]:
+        raise HamiError("--cluster reads pods and quotas itself", hint="leave --pods and --quota out")
+    known = families(configured({key: options[key] for key in ("config", "device_config")}, environment))
+    cluster = asyncio.run(read_cluster(options["kubeconfig"], environment, pod.namespace))
+    return Inquiry(
+        pod=pod,
+        nodes=cluster.nodes,
+        families=known,
+        pods=tuple(one for one in cluster.pods if one.key != pod.key),
+        hard=cluster.hard,
         order=options["gpu_scheduler_policy"],
         node_order=options["node_scheduler_policy"],
     )
