@@ -9,6 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+LOOP_S = 10.0
+"""The longest time between two looks of the priority loop."""
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
@@ -304,6 +306,12 @@ class Settings(Section):
         alias="usageSeconds",
         description="Interval of reading what containers use of their devices. 0: never.",
     )
+    priority_loop: bool = Field(
+        False,
+        alias="priorityLoop",
+        description="Hold containers back while one of a higher priority (a smaller number) works on the same device, "
+        "and limit cores only where two of one priority do. Off beside HAMi's monitor, which does the same.",
+    )
     resize_by_annotation: bool = Field(
         False,
         alias="resizeByAnnotation",
@@ -359,3 +367,12 @@ class Settings(Section):
     vendors: Mapping[str, Mapping[str, Any]] = Field(
         default_factory=dict, description="One section for each vendor; see `hami-plugin vendors`."
     )
+
+    @model_validator(mode="after")
+    def _looks_often(self) -> Self:
+        if self.priority_loop and not 0 < self.usage_seconds <= LOOP_S:
+            raise ValueError(
+                f"priorityLoop decides at each look at what containers use, every {self.usage_seconds:g} s; "
+                f"set usageSeconds to at most {LOOP_S:g}"
+            )
+        return self

@@ -55,6 +55,7 @@ from hami_plugin.node_status.cost import CostAccount, CostMeter, Holdings
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.faults import FaultLog, faults_document
 from hami_plugin.node_status.occupancy import DeviceOccupancy, occupied
+from hami_plugin.node_status.priorities import Priorities
 from hami_plugin.node_status.registration import LiveNode, Registration
 from hami_plugin.node_status.status import empty_status, events_of, links_of, status_document
 from hami_plugin.node_status.usage import Pods, UsageReader, usage_document
@@ -69,6 +70,7 @@ from hami_plugin.telemetry.metrics import (
     Devices,
     FaultMetrics,
     HamiUsage,
+    HeldBack,
     Metrics,
     PartitionMetrics,
     ReadinessMetrics,
@@ -169,6 +171,13 @@ class Daemon:
             Pods(held=lambda: (*self._ledger.held.values(), *self._claims.held()), known=self._known_pods),
             host=HostFiles(paths=process.host),
             interval=settings.usage_seconds,
+        )
+        self._priorities = self._usage.after = Priorities(
+            self._pods.get,
+            self._usage.pace,
+            settings.state_dir / "held-back",
+            on_disk=lambda call: self._state_thread.call(call, STATE_CHECK_S),
+            wanted=settings.priority_loop,
         )
         self._resizer = Resizer(builder.node, self._serving.sources, cluster, self._usage.limit)
         self._settlement.questions = self._resizer.questions = self._serving.questions
@@ -480,6 +489,7 @@ class Daemon:
             condition,
             FaultMetrics(self.fault_log, self._occupied),
             Usage(self._usage),
+            *((HeldBack(lambda: tuple(self._priorities.held_back.values())),) if self._settings.priority_loop else ()),
             Resized(lambda: self._resizer.counts),
             *((Costs(self._counted_cost),) if self._settings.cost_metrics else ()),
             PartitionMetrics(self._serving.partitions),

@@ -18,6 +18,18 @@ class UsageState(StrEnum):
     UNREADABLE = "unreadable"
 
 
+class Pace(StrEnum):
+    """Whether a container's processes may start work on their devices now, and whether their cores are limited."""
+
+    FREE = "free"
+    """Nobody of the same priority works beside it: its limit of cores rests."""
+    LIMITED = "limited"
+    HELD_BACK = "held back"
+    """A container of a higher priority works on one of its devices."""
+    RELEASED = "released"
+    """Nobody decides about priorities any more: its limit of cores holds, as at its start."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceUsage:
     """One container's use of one device, in bytes and percent of the whole device; a limit of 0 is none.
@@ -41,7 +53,7 @@ class ContainerUsage:
     """What one container uses, and how far its own word can be taken.
 
     ``last_kernel_s`` is in seconds since the epoch. ``changed_limits`` are the UUIDs of devices whose limits are not
-    those that the daemon gave.
+    those that the daemon gave. ``active``: it has started work on a device within the last seconds.
     """
 
     state: UsageState
@@ -50,6 +62,7 @@ class ContainerUsage:
     devices: tuple[DeviceUsage, ...] = ()
     processes: int = 0
     last_kernel_s: float | None = None
+    active: bool = False
     corrupt_slots: int = 0
     foreign_uuids: int = 0
     unsettled_slots: int = 0

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.errors import HamiError
@@ -25,7 +25,7 @@ from hami_plugin.host.paths import HostFiles
 from hami_plugin.host.threads import BoundedCalls, StuckError, carried
 from hami_plugin.log import logger
 from hami_plugin.model.placement import Grant, Share
-from hami_plugin.model.usage import ContainerUsage, UsageState
+from hami_plugin.model.usage import ContainerUsage, Pace, UsageState
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.occupancy import DeviceOccupancy
 
@@ -61,6 +61,17 @@ class Pods:
     known: Callable[[], AbstractSet[str] | None]
 
 
+class After(Protocol):
+    """What follows from each reading, on the event loop."""
+
+    async def turn(
+        self, readings: Iterable[tuple[FamilySource, HeldShare, ContainerUsage]], *, connected: bool
+    ) -> None: ...
+
+    async def release(self) -> None:
+        """There will be no more readings."""
+
+
 class UsageReader:
     """Reads every ``interval`` seconds; ``clock`` gives monotonic seconds. ``readings`` are the last ones."""
 
@@ -79,6 +90,7 @@ class UsageReader:
         self._host = host
         self._interval = interval
         self._clock = clock
+        self.after: After | None = None
         self.readings: Sequence[UsageReading] = ()
         self.read_at: float | None = None
 
@@ -91,6 +103,8 @@ class UsageReader:
                 await self.turn()
                 await asyncio.sleep(self._interval)
         finally:
+            if self.after:
+                await self.after.release()
             for vendor in self._vendors:
                 vendor.calls.close()
 
@@ -102,6 +116,15 @@ class UsageReader:
         turns = (vendor.turn(held, known, self._host, self._clock()) for vendor in self._vendors)
         self.readings = [reading for readings in await asyncio.gather(*turns) for reading in readings]
         self.read_at = self._clock()
+        if self.after:
+            readings = [(one.source, one.held, one.usage) for one in self.readings]
+            await self.after.turn(readings, connected=known is not None)
+
+    async def pace(self, source: FamilySource, held: HeldShare, pace: Pace) -> None:
+        """Let a container that runs start work on its devices, or hold it back. ``HamiError`` where that cannot be."""
+        vendor = next((one for one in self._vendors if one.source is source), None)
+        if vendor:
+            await vendor.pace(held, pace, self._host)
 
     async def limit(self, held: HeldShare, grants: Sequence[Grant]) -> None:
         """Hold a container that runs to these amounts, all of them or none: then ``HamiError``."""
@@ -123,7 +146,7 @@ class _Vendor:
     """One family's containers, on a thread of their own."""
 
     def __init__(self, source: FamilySource) -> None:
-        self._source = source
+        self.source = self._source = source
         self._unknown: Mapping[str, float] = {}
         self.calls = BoundedCalls(f"usage of {source.family.device_type}", timeout=READ_TIMEOUT_S)
 
@@ -158,6 +181,15 @@ class _Vendor:
             raise HamiError(
                 f"its limits cannot be written: {error}", hint="see whether the host's disk hangs"
             ) from error
+
+    async def pace(self, held: HeldShare, pace: Pace, host: HostFiles) -> None:
+        call = self._source.family.node.pace
+        if call is None:
+            return
+        try:
+            await self.calls.ask(partial(call, held.uid, held.container, self._shares(held.grants), pace, host))
+        except OSError as error:
+            raise HamiError(f"its region cannot be written: {error}") from error
 
     def _limit(self, held: HeldShare, shares: Sequence[Share], host: HostFiles) -> None:
         limit = self._source.family.node.limit

@@ -16,7 +16,7 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.delivery import Delivery
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.placement import Assignment, Grant, Share
-from hami_plugin.model.usage import ContainerUsage
+from hami_plugin.model.usage import ContainerUsage, Pace
 from hami_plugin.model.views import PodView
 from hami_plugin.protocol.decisions import encode_devices, one_id
 from hami_plugin.protocol.keys import NODE_LOCK
@@ -148,6 +148,11 @@ Limit = Callable[[str, str, Sequence[Share], HostFiles], None]
 """Has a container that runs held to the amounts of these shares, all of them or none; the parameters are as above.
 
 ``HamiError`` or ``OSError`` where none. It is called on the same thread.
+"""
+
+SetPace = Callable[[str, str, Sequence[Share], Pace, HostFiles], None]
+"""Lets a container that runs start work on its devices, or holds it back. As ``Limit``, but for one that has used none,
+which is let go.
 """
 
 Patch = Callable[["Family", PodView, Given], Mapping[str, str]]
@@ -383,9 +388,10 @@ class NodeSide:
 
     ``host_problem`` is what containers will miss on this host that have a ``limited`` device, and ``unlimited`` which
     limits of a part nothing enforces, on any host. ``leftovers`` of a container (pod UID, name) are removed before each
-    of its starts. ``usage`` reads what a container uses of its devices, and ``limit`` changes how much that may be
-    while it runs. ``folders`` is the host directory with one directory for each container, ``<pod UID>_<name>``, which
-    is removed with its pod. ``partitions`` are cut for containers, and ``modes`` of cards are switched.
+    of its starts. ``usage`` reads what a container uses of its devices, ``limit`` changes how much that may be while it
+    runs, and ``pace`` whether it may start work now. ``folders`` is the host directory with one directory for each
+    container, ``<pod UID>_<name>``, which is removed with its pod. ``partitions`` are cut for containers, and ``modes``
+    of cards are switched.
 
     A function that receives ``HostFiles`` may inspect the host, on a thread of its own, within 2 s. All others only
     compute from their arguments: they run on the event loop, for every waiting pod.
@@ -417,6 +423,7 @@ class NodeSide:
     leftovers: Callable[[str, str, HostPaths], Leftovers] = lambda _uid, _container, _paths: Leftovers()
     usage: ReadUsage | None = None
     limit: Limit | None = None
+    pace: SetPace | None = None
     folders: Callable[[HostPaths], Path] | None = None
     partitions: PartitionSide | None = None
     modes: ModeSide | None = None

@@ -563,6 +563,21 @@ class Resized(Collector):
         yield counted
 
 
+class HeldBack(Collector):
+    """Which containers wait for others of a higher priority."""
+
+    def __init__(self, held: Callable[[], Iterable[HeldShare]]) -> None:
+        self._held = held
+
+    def collect(self) -> Iterator[Metric]:
+        yield gauge(
+            "container_held_back",
+            "1 for each container that may start no work, while one of a higher priority works on its device.",
+            HOLDER,
+            [(_holder(held), 1) for held in self._held()],
+        )
+
+
 class Usage(Collector):
     """What containers use of their devices, as it was read last."""
 

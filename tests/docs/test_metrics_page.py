@@ -22,6 +22,7 @@ from hami_plugin.telemetry.metrics import (
     Devices,
     FaultMetrics,
     HamiUsage,
+    HeldBack,
     Metrics,
     PartitionMetrics,
     ReadinessMetrics,
@@ -49,6 +50,7 @@ def daemon() -> CollectorRegistry:
     reader = UsageReader([], none, host=HostFiles(paths=HostPaths()), interval=1.0)
     registry.register(Usage(reader))
     registry.register(Resized(dict))
+    registry.register(HeldBack(tuple))
     registry.register(Costs(CostAccount))
     registry.register(PartitionMetrics(()))
     registry.register(ConfigurationMetrics(Reloads))

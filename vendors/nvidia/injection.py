@@ -11,6 +11,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from hami_plugin.log import logger
 from hami_plugin.model.delivery import Delivery
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment, Share
-from hami_plugin.model.usage import ContainerUsage
+from hami_plugin.model.usage import ContainerUsage, Pace
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.sdk import Family, Injection, Leftovers, NodeSide, ToolError
 from hami_plugin.sdk.tools import output
@@ -37,7 +38,7 @@ from vendors.nvidia.dynamic_mig import former_side, mode_side, partition_side
 from vendors.nvidia.host import FAMILY, VISIBLE, VOID, HostTrees, instance, instances, read_capabilities
 from vendors.nvidia.host_files import RootedTree
 from vendors.nvidia.labels import instance_labels, labels
-from vendors.nvidia.region import Allotted, read_usage, write_limits
+from vendors.nvidia.region import Allotted, read_usage, write_limits, write_pace
 from vendors.nvidia.rules import MIG_MODE
 from vendors.nvidia.settings import NvidiaSettings
 
@@ -134,6 +135,13 @@ def limit(uid: str, container: str, shares: Sequence[Share], host: HostFiles) ->
         raise HamiError(
             "none of its processes has used a card yet, so that its limits are nowhere", hint="ask when one has"
         ) from error
+
+
+def pace(uid: str, container: str, shares: Sequence[Share], wanted: Pace, host: HostFiles) -> None:
+    """Let a container that runs start kernels, or hold it back, by HAMi-core's two switches for this."""
+    folder, name = _region(uid, container, host)
+    with suppress(FileNotFoundError):
+        write_pace(folder, name, wanted, limited=any(0 < share.grant.cores < 100 for share in shares))
 
 
 def _region(uid: str, container: str, host: HostFiles) -> tuple[Path, str]:
@@ -486,6 +494,7 @@ def node_side(settings: NvidiaSettings, _family: Family) -> NodeSide:
         leftovers=leftovers,
         usage=container_usage,
         limit=limit,
+        pace=pace,
         folders=folders,
         numa_hints=settings.enable_numa_topology,
         partitions=former_side(settings),

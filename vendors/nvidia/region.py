@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from hami_plugin.errors import HamiError
-from hami_plugin.model.usage import ContainerUsage, DeviceUsage, UsageState
+from hami_plugin.model.usage import ContainerUsage, DeviceUsage, Pace, UsageState
 
 MAGIC: Final = 19920718
 MAX_DEVICES: Final = 16
@@ -32,6 +32,10 @@ MEMORY_TOLERANCE: Final = 1.1
 CLOCK_TOLERANCE_S: Final = 60
 OLDEST_KERNEL_S: Final = 10 * 365 * 86400
 RUNNING, SUSPENDED = 1, 2
+ACTIVE_S = 10
+"""So long after a kernel's start a container counts as active."""
+MARKED = 2
+"""What a process writes as it starts a kernel; each look counts it down. -1 holds the container's next ones back."""
 
 ReadAt = Callable[[int, int], bytes]
 """The bytes at an offset, so many at most, as ``os.pread`` gives them. ``OSError`` where they cannot be read."""
@@ -218,6 +222,36 @@ def write_limits(folder: Path, name: str, allotted: Sequence[Allotted]) -> None:
             raise
 
 
+def write_pace(folder: Path, name: str, pace: Pace, *, limited: bool) -> None:
+    """Let the container's processes go on, or hold them back, and switch their limit of cores. ``OSError`` as above.
+
+    ``limited``: it has one. A region that cannot be read is left alone. Where a process marks a kernel between our look
+    and our write, the mark is lost; the kernel's time says the same.
+    """
+    with _opened(folder, name, access=os.O_RDWR) as file:
+        region = read(os.fstat(file).st_size, lambda offset, length: os.pread(file, length, offset), devices=1)
+        if isinstance(region, Unread):
+            return
+        switch, recent = _paced(region, pace, limited=limited)
+        place = region.layout.process_count
+        for at, old, new in (
+            (place + 4, region.utilization_switch, switch),
+            (place + 8, region.recent_kernel, recent),
+        ):
+            if old != new:
+                os.pwrite(file, struct.pack("<i", new), at)
+
+
+def _paced(region: Region, pace: Pace, *, limited: bool) -> tuple[int, int]:
+    """The switch of the limit of cores, and the mark of kernels, as they are to be."""
+    if pace is Pace.HELD_BACK:
+        return 1, -1  # newer builds hold nobody back whose switch is off
+    recent = max(0, region.recent_kernel - 1 if pace is not Pace.RELEASED else min(region.recent_kernel, MARKED))
+    if pace is Pace.RELEASED:
+        return (1 if limited else region.utilization_switch), recent
+    return (1 if pace is Pace.LIMITED else 0), recent
+
+
 def _require_taken(file: int, layout: Layout, allotted: Sequence[Allotted]) -> None:
     """The limits are in force, in the region that the container has, and leave room for what it uses."""
     after = _initialised(file, len(allotted))
@@ -382,11 +416,18 @@ def usage(region: Region, allotted: Sequence[Allotted], *, now_s: float) -> Cont
         devices=tuple(device for device, _ in sums),
         processes=len(live),
         last_kernel_s=_plausible(region.last_kernel_s, now_s),
+        active=_active(region, now_s),
         corrupt_slots=sum(corrupt for _, corrupt in sums),
         foreign_uuids=foreign,
         unsettled_slots=sum(not process.settled for process in live),
         changed_limits=tuple(_changed(region, allotted)),
     )
+
+
+def _active(region: Region, now_s: float) -> bool:
+    """By the mark of a kernel since the last look but one, which newer builds do not always set, or by its time."""
+    last = _plausible(region.last_kernel_s, now_s)
+    return region.recent_kernel >= MARKED or (last is not None and now_s - last < ACTIVE_S)
 
 
 def _device_usage(index: int, card: Allotted, live: Sequence[ProcessSlot]) -> tuple[DeviceUsage, int]:
