@@ -19,7 +19,8 @@ from bench.processes import Memory, memory, running
 from hami_plugin.demo.node import CONFIGURATION, SimulatedNode, simulated_node
 from hami_plugin.kubelet.api import dra_v1_pb2 as v1
 from hami_plugin.model.views import PodView, pod_view
-from hami_plugin.simulation.dra import ClaimManager, allocate, deallocate
+from hami_plugin.simulation.allocation import allocate, deallocate
+from hami_plugin.simulation.dra import ClaimManager
 
 PROFILE, DRIVER, NAMESPACE = "hgx-a100-4gpu", "nvidia.hami.io", "bench"
 BOTH, BY_CLAIMS = "l40s-4-pcie,mi300x-8", "amd"
@@ -41,7 +42,7 @@ class _Node:
         self._number = 0
 
     def devices(self) -> int:
-        return sum(len(one["spec"]["devices"]) for one in self.api.slices())
+        return sum(len(one["spec"].get("devices", ())) for one in self.api.slices())
 
     async def place(self) -> PodView:
         self._number += 1

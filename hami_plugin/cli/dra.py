@@ -50,11 +50,11 @@ def slices(node_name: str, as_json: bool, **options: Any) -> None:
         click.echo(json.dumps([one for each in found for one in each.documents], indent=2))
         return
     for each in found:
-        count = sum(len(one["spec"]["devices"]) for one in each.documents)
+        count = sum(len(one["spec"].get("devices", ())) for one in each.documents)
         click.echo(f"{each.driver}: {count} devices in {len(each.documents)} ResourceSlices")
         if each.note:
             click.echo(each.note, err=True)
-        rows = [_device_row(device) for one in each.documents for device in one["spec"]["devices"]]
+        rows = [_device_row(device) for one in each.documents for device in one["spec"].get("devices", ())]
         if rows:
             show_table([PUBLISHED, *rows], right=(2, 3, 4, 5))
 
@@ -71,7 +71,16 @@ class _Published:
 def _published(options: Mapping[str, Any], node: str) -> Iterator[_Published]:
     from hami_plugin.cli.snapshot import snapshot_of  # noqa: PLC0415  # other commands need no driver
     from hami_plugin.daemon.startup import opened, plan, settled  # noqa: PLC0415
-    from hami_plugin.dra.slices import Pool, devices, driver_name, grouped, writes  # noqa: PLC0415
+    from hami_plugin.dra import sets  # noqa: PLC0415
+    from hami_plugin.dra.slices import (  # noqa: PLC0415
+        Pool,
+        PoolContents,
+        devices,
+        driver_name,
+        grouped,
+        offered,
+        writes,
+    )
     from hami_plugin.host.paths import HostPaths  # noqa: PLC0415
 
     with warnings_only():
@@ -86,21 +95,27 @@ def _published(options: Mapping[str, Any], node: str) -> Iterator[_Published]:
                 served.driver.close()
             settings, _ = settled(served.settings.model_copy(update={"front_end": "dra"}), own_settings)
             every: list[Offered] = []
-            notes = []
+            wanted, notes = PoolContents(), []
             families = served.vendor.families(settings)
-            for family in families:
+            in_sets = getattr(settings, "linked_devices", "") == "sets"
+            for number, family in enumerate(families):
                 own = replace(
                     snapshot, devices=tuple(one for one in snapshot.devices if one.family == family.device_type)
                 )
-                if own.devices and not (found := grouped(family, own)):
+                if in_sets and sets.may_be_sets(cards := offered(family, own), own.links):
+                    counted = sets.Counted(cards=cards, number=number)
+                    linked = sets.linked_sets(cards, own.links)
+                    wanted = wanted.with_part(sets.pool(counted, own.links, linked))
+                elif own.devices and not (found := grouped(family, own)):
                     notes.append(f"{family.device_type}: no claim can ask for what these cards are cut into")
                 elif own.devices:
                     every += found
             if cut := [family.device_type for family in families if family.node.partitions]:
-                every = []
+                every, wanted = [], PoolContents()
                 notes = [f"the daemon refuses frontEnd: dra, as it cuts {' and '.join(cut)} cards for containers"]
             driver = driver_name(served.vendor.name)
-            documents = writes(Pool(driver=driver, node=node, node_uid=""), devices(every), {}).creates
+            wanted = wanted.with_part(PoolContents(devices=devices(every)))
+            documents = writes(Pool(driver=driver, node=node, node_uid=""), wanted, {}).creates
             yield _Published(driver=driver, documents=documents, note="; ".join(notes))
 
 
@@ -112,7 +127,7 @@ def _device_row(device: Json) -> Sequence[str]:
     return (
         device["name"],
         attributes["type"]["string"],
-        str(attributes["index"]["int"]),
+        attributes["members"]["string"] if "members" in attributes else str(attributes["index"]["int"]),
         *amounts,
         *(whole or (product,)),
     )
@@ -188,7 +203,7 @@ def explain(claim: str, url: str, kubeconfig: Path | None, as_json: bool) -> Non
 async def _explained(namespace: str, name: str, url: str, kubeconfig: Path | None) -> dict[str, Any]:
     from hami_plugin.cluster.client import SLICES, calling  # noqa: PLC0415  # other commands need no Kubernetes
     from hami_plugin.cluster.credentials import find_credentials  # noqa: PLC0415
-    from hami_plugin.dra.explanation import driver_of, requests_of, verdicts  # noqa: PLC0415
+    from hami_plugin.dra.explanation import requests_of, selection, verdicts  # noqa: PLC0415
     from hami_plugin.model.ports import NullObserver  # noqa: PLC0415
 
     credentials = await find_credentials(kubeconfig, os.environ)
@@ -197,13 +212,13 @@ async def _explained(namespace: str, name: str, url: str, kubeconfig: Path | Non
         answer = {"claim": f"{namespace}/{name}", "uid": document["metadata"].get("uid", "")}
         if (document.get("status") or {}).get("allocation"):
             return {**answer, **_of_allocated(document, url)}
-        classes = {str(asked_of.get("deviceClassName", "")) for _name, asked_of in requests_of(document)}
-        drivers = {one: driver_of(await _class(calls, one), one) for one in sorted(classes)}
+        names = {str(asked_of.get("deviceClassName", "")) for _name, asked_of in requests_of(document)}
+        classes = {one: selection(await _class(calls, one), one) for one in sorted(names)}
         everything = await _listed(calls, "resourceslices", SLICES)
         others = await _listed(calls, "resourceclaims", f"{SLICES.rpartition('/')[0]}/resourceclaims")
-        found = verdicts(document, drivers, everything, others)
+        found = verdicts(document, classes, everything, others)
     lines = [str(one) for one in found]
-    absent = sorted(set(drivers.values()) - {each["spec"]["driver"] for each in everything})
+    absent = sorted({one.driver for one in classes.values()} - {each["spec"]["driver"] for each in everything})
     lines += [
         f"no node publishes devices of driver {one}: is the DeviceClass right, and frontEnd: dra set?" for one in absent
     ]

@@ -135,6 +135,13 @@ class ServedSettings(VendorSettings):
         "tainted, so that no claim is given it. `no-execute`: also evict its pods when the fault asks for a reset or "
         "a reboot.",
     )
+    linked_devices: Literal["groups", "sets"] = Field(
+        "groups",
+        alias="linkedDevices",
+        description="With `frontEnd: dra`: how claims ask for several devices that are linked with each other. "
+        "`groups`: by attributes that all of them share. `sets`: as one device, the best-linked set that is free "
+        "(Kubernetes 1.36); constraints over single devices are then unreliable. See docs/dra.md.",
+    )
     isolated: bool | None = Field(
         None,
         description="Run the vendor's driver in its own process, so that a crash does not end the daemon. "

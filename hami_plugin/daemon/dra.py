@@ -7,6 +7,7 @@ the device plugin are not published, and with claims left the device plugin wait
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from hami_plugin.dra.publisher import NodeSlices, SliceCluster, SlicePublisher
 from hami_plugin.dra.slices import Taints, device_name, driver_name
 from hami_plugin.kubelet.dra import DeviceHealth, DraEndpoint
 from hami_plugin.log import logger
+from hami_plugin.model.device import Device
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.registration import LiveNode
 from hami_plugin.vendor_boundary.guard import Guard
@@ -57,6 +59,7 @@ class DraDriver:
         *,
         offering: bool,
         taints: str = Taints.OFF,
+        sets: bool = False,
     ) -> None:
         self.driver = driver_name(vendor)
         self.offering = offering
@@ -86,7 +89,9 @@ class DraDriver:
             node_name=settings.node_name,
             events=node.events,
             withheld=self._withheld,
+            held=self._held,
             taints=Taints(taints),
+            sets=sets,
             observer=node.observer,
         )
         self.endpoint = DraEndpoint(
@@ -107,6 +112,9 @@ class DraDriver:
 
     def _withheld(self) -> AbstractSet[str]:
         return self._taken().keys()
+
+    def _held(self) -> AbstractSet[str]:
+        return {share.device for one in self._claims.of(self.driver) for share in one.shares}
 
     def look(self) -> None:
         """A pod has ended: what it had may be published."""
@@ -144,26 +152,33 @@ class DraDriver:
     async def _show_health(self) -> None:
         """The health of all devices, as it changes."""
         async with asyncio.TaskGroup() as group:
-            for source in self.sources:
-                group.create_task(self._follow(source), name=f"{self.driver} health")
+            every: list[Watched[Any]] = [self._claims.changes, *(source.snapshot for source in self.sources)]
+            for watched in every:
+                group.create_task(self._follow(watched), name=f"{self.driver} health")
 
-    async def _follow(self, source: FamilySource) -> None:
+    async def _follow(self, watched: Watched[Any]) -> None:
         while True:
-            seen = source.snapshot.version
-            self._health.set(
-                tuple(
-                    DeviceHealth(
-                        device=device_name(device.uuid),
-                        healthy=device.health.offered,
-                        message=f"{device.reason} {device.message}".strip(),
-                    )
-                    for one in self.sources
-                    for device in one.snapshot.value.devices
-                )
-            )
-            if source.snapshot.closed:
+            seen = watched.version
+            found = tuple(self._healths())
+            if found != self._health.value:
+                self._health.set(found)
+            if watched.closed:
                 await asyncio.Event().wait()  # the daemon ends
-            await source.snapshot.changed(seen)
+            await watched.changed(seen)
+
+    def _healths(self) -> Iterator[DeviceHealth]:
+        """Of every card, and of whatever else claims have: a set is as well as its worst card."""
+        cards = {device.uuid: device for one in self.sources for device in one.snapshot.value.devices}
+        for device in cards.values():
+            yield _health_of(device_name(device.uuid), [device])
+        names = {device_name(uuid) for uuid in cards}
+        given: defaultdict[str, list[Device]] = defaultdict(list)
+        for one in self._claims.of(self.driver):
+            for share in one.shares:
+                if share.device not in names and share.grant.uuid in cards:
+                    given[share.device].append(cards[share.grant.uuid])
+        for name, devices in given.items():
+            yield _health_of(name, devices)
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Each component with its problem, which is empty when the component is ready."""
@@ -200,6 +215,11 @@ class DraDriver:
     def registered(self) -> bool:
         """Whether the kubelet has the driver, if it is to have it."""
         return not self.offering or self.endpoint.registered
+
+
+def _health_of(name: str, devices: Sequence[Device]) -> DeviceHealth:
+    worst = min(devices, key=lambda one: (one.health.offered, not one.reason))
+    return DeviceHealth(device=name, healthy=worst.health.offered, message=f"{worst.reason} {worst.message}".strip())
 
 
 def claims_document(drivers: Sequence[DraDriver], node: str) -> Mapping[str, Any]:

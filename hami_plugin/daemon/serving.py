@@ -490,7 +490,10 @@ class VendorBuilder:
             guard = Guard(calls, errors)
             own = served.settings if isinstance(served.settings, ServedSettings) else None
             offering, taints = (own.front_end == "dra", own.fault_taints) if own else (False, "off")
-            tasks.dra = DraDriver(name, self.settings, self.node, self.dra, guard, offering=offering, taints=taints)
+            sets = own is not None and own.linked_devices == "sets"
+            tasks.dra = DraDriver(
+                name, self.settings, self.node, self.dra, guard, offering=offering, taints=taints, sets=sets
+            )
             for family in families:
                 self._add_family(
                     tasks,

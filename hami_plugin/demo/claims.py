@@ -15,12 +15,13 @@ from cdi.errors import CdiError
 from cdi.names import QualifiedName
 from hami_plugin.demo.node import CONFIGURATION, SimulatedNode, Tile
 from hami_plugin.demo.steps import CORES, MEMORY_MIB, NOTE, UNSHOWN, Facts, Step, require
-from hami_plugin.dra.explanation import verdicts
+from hami_plugin.dra.explanation import Selection, verdicts
 from hami_plugin.dra.slices import device_name, driver_name
 from hami_plugin.errors import HamiError
 from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import Json, PodView, pod_view
-from hami_plugin.simulation.dra import ClaimManager, PrepareError, UnschedulableError, allocate, deallocate
+from hami_plugin.simulation.allocation import UnschedulableError, allocate, deallocate
+from hami_plugin.simulation.dra import ClaimManager, PrepareError
 
 NAMESPACE = "demo"
 WHOLE_ONLY = "these devices are given out whole, as nothing holds containers to parts of them"
@@ -50,7 +51,7 @@ class ClaimsDemo:
     def devices(self) -> list[Json]:
         """What is published."""
         own = [one for one in self.api.slices() if one["spec"]["driver"] == self.driver]
-        return [device for one in own for device in one["spec"]["devices"]]
+        return [device for one in own for device in one["spec"].get("devices", ())]
 
     def tiles(self) -> tuple[Tile, ...]:
         """The devices as a scheduler sees them."""
@@ -109,7 +110,7 @@ class ClaimsDemo:
             claim = self.api.claim(NAMESPACE, f"pod-{self._number}")
         else:
             raise HamiError("the scheduler has allocated a claim that no device can serve")
-        found = verdicts(claim, {self.driver: self.driver}, self.api.slices(), self.api.claims())
+        found = verdicts(claim, {self.driver: Selection(driver=self.driver)}, self.api.slices(), self.api.claims())
         require(bool(found) and not any(one.fits for one in found), "nothing says why the claim waits")
         self._forget(claim["metadata"]["name"])
         return {NOTE: str(found[0])}

@@ -249,15 +249,16 @@ class PreparedShare:
 
 
 def excess(
-    wanted: Iterable[PreparedShare], others: Mapping[str, Sequence[PreparedShare]], offered: Mapping[str, Offered]
+    wanted: Iterable[PreparedShare], others: Mapping[str, Sequence[PreparedShare]], offered: Iterable[Offered]
 ) -> str:
     """What of ``wanted`` a device has not left beside the ``others``, by claim; empty where all fits.
 
     The scheduler sees to that too. But it gives away what a pod has that was deleted by force before the pod has ended.
     """
     own = [held for held in wanted if not held.admin]
+    cards = {one.device.uuid: one for one in offered}
     for uuid in dict.fromkeys(held.grant.uuid for held in own):
-        device = next((one for one in offered.values() if one.device.uuid == uuid), None)
+        device = cards.get(uuid)
         whose = [key for key, shares in others.items() for held in shares if held.grant.uuid == uuid and not held.admin]
         beside = [held for shares in others.values() for held in shares if held.grant.uuid == uuid and not held.admin]
         if device is None:

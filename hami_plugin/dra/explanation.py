@@ -16,8 +16,24 @@ from hami_plugin.model.quantity import exact
 from hami_plugin.model.views import Json
 
 _DRIVER = re.compile(r"""device\.driver\s*==\s*["']([^"']{1,63})["']""")
+_TYPE = re.compile(r"""\.type\s*==\s*["'](set|partition)["']""")
+_NO_TYPE = re.compile(r"""!\(.*\.type\s+in\s+\[["']set["'],\s*["']partition["']\]\)""")
 _MIB = 1 << 20
 MAX_POOLS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What a DeviceClass selects: a driver's sets, its partitions, those that are neither (""), or all (None)."""
+
+    driver: str
+    kind: str | None = None
+
+    def has(self, device: Json) -> bool:
+        own = _map(_map(device, "attributes"), "type").get("string")
+        if self.kind is None:
+            return True
+        return own == self.kind if self.kind else own not in ("set", "partition")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +52,18 @@ class RequestVerdict:
         return f"{self.pool} has no room for request {self.request}: {reasons}"
 
 
-def driver_of(device_class: Json, name: str) -> str:
-    """The driver that a DeviceClass is of: as its selectors name it, else its own name."""
+def selection(device_class: Json, name: str) -> Selection:
+    """As its selectors name driver and type, if they are written as the chart's. Else it has its driver's name."""
+    driver, kind = name, None
     for one in _list(_map(device_class, "spec"), "selectors"):
-        found = _DRIVER.search(str(_map(one, "cel").get("expression", ""))) if isinstance(one, Mapping) else None
-        if found:
-            return found[1]
-    return name
+        text = str(_map(one, "cel").get("expression", "")) if isinstance(one, Mapping) else ""
+        if found := _DRIVER.search(text):
+            driver = found[1]
+        if typed := _TYPE.search(text):
+            kind = typed[1]
+        elif _NO_TYPE.search(text):
+            kind = ""
+    return Selection(driver=driver, kind=kind)
 
 
 def requests_of(claim: Json) -> Iterator[tuple[str, Json]]:
@@ -58,31 +79,42 @@ def requests_of(claim: Json) -> Iterator[tuple[str, Json]]:
 
 
 def verdicts(
-    claim: Json, drivers: Mapping[str, str], slices: Sequence[Json], claims: Sequence[Json]
+    claim: Json, classes: Mapping[str, Selection], slices: Sequence[Json], claims: Sequence[Json]
 ) -> tuple[RequestVerdict, ...]:
-    """What every pool of the drivers says to every request. ``drivers`` are those of the DeviceClasses, by name."""
+    """What every pool says to every request. ``classes`` are the DeviceClasses that it names."""
     given = _given(claims)
     found = []
     for name, asked in requests_of(claim):
-        driver = drivers.get(str(asked.get("deviceClassName", "")), "")
-        for pool, devices in sorted(_pools(slices, driver).items())[:MAX_POOLS]:
-            found.append(_verdict(name, asked, pool, devices, {d: given[driver, pool, d] for d in _names(devices)}))
+        chosen = classes.get(str(asked.get("deviceClassName", "")), Selection(driver=""))
+        for pool, specs in sorted(_pools(slices, chosen.driver).items())[:MAX_POOLS]:
+            found.append(_verdict((name, asked), pool, specs, chosen, given))
     return tuple(found)
 
 
 def _verdict(
-    name: str, asked: Json, pool: str, devices: Sequence[Json] | None, given: Mapping[str, Sequence[Json]]
+    request: tuple[str, Json],
+    pool: str,
+    specs: Sequence[Json] | None,
+    chosen: Selection,
+    all_given: Mapping[tuple[str, str, str], Sequence[Json]],
 ) -> RequestVerdict:
-    if devices is None:
+    name, asked = request
+    if specs is None:
         return RequestVerdict(
             request=name, pool=pool, fits=False, why={"pool incomplete: not all of its slices are there": 1}
         )
     wanted = _map(_map(asked, "capacity"), "requests")
     count = asked.get("count", 1) if isinstance(asked.get("count", 1), int) else 1
+    devices = [one for spec in specs for one in _list(spec, "devices") if isinstance(one, Mapping)]
+    given = {one: all_given[chosen.driver, pool, one] for one in _names(devices)}
+    room = _room(specs, [one for one in devices if given[str(one.get("name", ""))]])
     reasons: Counter[str] = Counter()
     fitting = 0
-    for device in devices:
-        why = _lacking(device, wanted, given[str(device.get("name", ""))])
+    for device in filter(chosen.has, devices):
+        own = given[str(device.get("name", ""))]
+        why = _lacking(device, wanted, own)
+        if not why and not own and any(room[key] < amount for key, amount in _consumed(device)):
+            why = "of which another device that is given out has a part"
         if why:
             reasons[why] += 1
         else:
@@ -92,6 +124,25 @@ def _verdict(
     if fitting:
         reasons[f"of {count} devices asked have room"] = fitting
     return RequestVerdict(request=name, pool=pool, fits=False, why=dict(reasons))
+
+
+def _room(specs: Sequence[Json], given: Iterable[Json]) -> Counter[tuple[str, str]]:
+    """What is left of a pool's counters, by set and name."""
+    room: Counter[tuple[str, str]] = Counter()
+    for counters in (one for spec in specs for one in _list(spec, "sharedCounters") if isinstance(one, Mapping)):
+        for name, counter in _map(counters, "counters").items():
+            room[str(counters.get("name", "")), str(name)] = _amount(_map({"": counter}, "").get("value"))
+    for device in given:
+        for key, amount in _consumed(device):
+            room[key] -= amount
+    return room
+
+
+def _consumed(device: Json) -> Iterator[tuple[tuple[str, str], int]]:
+    for one in _list(device, "consumesCounters"):
+        if isinstance(one, Mapping):
+            for name, counter in _map(one, "counters").items():
+                yield (str(one.get("counterSet", "")), str(name)), _amount(_map({"": counter}, "").get("value"))
 
 
 def _lacking(device: Json, wanted: Json, given: Sequence[Json]) -> str:
@@ -130,7 +181,7 @@ def _amount(value: object) -> int:
 
 
 def _pools(slices: Sequence[Json], driver: str) -> dict[str, list[Json] | None]:
-    """The devices of each pool, by its name; None where slices of the newest generation are missing."""
+    """The slices of each pool, by its name; None where some of the newest generation are missing."""
     by_pool: defaultdict[str, list[Json]] = defaultdict(list)
     for one in slices:
         spec = _map(one, "spec")
@@ -141,8 +192,7 @@ def _pools(slices: Sequence[Json], driver: str) -> dict[str, list[Json] | None]:
         newest = max(_number(_map(spec, "pool"), "generation") for spec in specs)
         own = [spec for spec in specs if _number(_map(spec, "pool"), "generation") == newest]
         whole = len(own) == _number(_map(own[0], "pool"), "resourceSliceCount")
-        devices = [one for spec in own for one in _list(spec, "devices") if isinstance(one, Mapping)]
-        pools[name] = devices if whole else None
+        pools[name] = own if whole else None
     return pools
 
 

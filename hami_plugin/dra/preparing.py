@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
@@ -38,6 +39,7 @@ from hami_plugin.dra.claims import (
     uses,
 )
 from hami_plugin.dra.prepared import ClaimFiles, Prepared, PreparedClaims, PreparedDevice, Receiver
+from hami_plugin.dra.sets import members_of
 from hami_plugin.dra.slices import Offered, offered
 from hami_plugin.errors import ClusterError, HamiError
 from hami_plugin.host.paths import remove_files
@@ -457,7 +459,7 @@ class ClaimPreparer:
 
     def _fit(self, claim: Claim, used: tuple[Use, ...]) -> tuple[PreparePlan | None, str]:
         """The plan, and why it has to wait: other claims have what it needs, or its devices are not known yet."""
-        devices = {one.name: (source.family, one) for source in self._sources for one in _offers(source)}
+        devices = self._devices_of(claim)
         missing = next((result.device for result in claim.results if result.device not in devices), None)
         unknown = next((source.snapshot.value for source in self._sources if not source.snapshot.value.ready), None)
         if missing and unknown:
@@ -467,25 +469,18 @@ class ClaimPreparer:
                 f"ResourceClaim {claim.key} has device {missing}, which is not on this node",
                 reason=ClaimReason.UNKNOWN_DEVICE,
             )
-        known = {name: one for name, (_family, one) in devices.items()}
+        taken = self._taken()
         for result in claim.results:
-            one = known[result.device]
-            if not one.device.health.offered:
-                why = f"{one.device.health}: {one.device.reason} {one.device.message}".rstrip()
-                raise ClaimError(
-                    f"ResourceClaim {claim.key} has device {one.name}, which is {why}", reason=ClaimReason.UNHEALTHY
-                )
-            if holder := self._taken().get(one.device.uuid):
-                raise ClaimError(
-                    f"ResourceClaim {claim.key} has device {one.name}, which {holder} has", reason=ClaimReason.IN_USE
-                )
+            for one in devices[result.device].cards:
+                self._require_free(claim, one, taken)
         beside = self._claims.beside((self.driver, claim.uid))
         own: list[PreparedShare] = []
         for result in claim.results:
-            family, one = devices[result.device]
-            others = [held for shares in beside.values() for held in shares] + own
-            own.append(_held(result, family, one, others))
-        found = parts(claim, used, {name: one.shared for name, one in known.items()})
+            given = devices[result.device]
+            for one in given.cards:
+                others = [held for shares in beside.values() for held in shares] + own
+                own.append(_held(result, given.family, one, others))
+        found = parts(claim, used, {name: any(card.shared for card in one.cards) for name, one in devices.items()})
         self._refuse_two_lists(claim, found)
         entry = Prepared(
             driver=self.driver,
@@ -497,7 +492,30 @@ class ClaimPreparer:
             boot=self._boot,
         )
         plan = PreparePlan(entry=entry, claim=claim, parts=found, devices=devices)
-        return plan, excess(own, beside, known)
+        return plan, excess(own, beside, [card for one in devices.values() for card in one.cards])
+
+    def _devices_of(self, claim: Claim) -> dict[str, GivenDevice]:
+        """The devices that the claim was given and that are here, by name."""
+        wanted, found = {result.device for result in claim.results}, dict[str, GivenDevice]()
+        for source in self._sources:
+            cards = _offers(source)
+            found |= {one.name: GivenDevice(family=source.family, cards=(one,)) for one in cards if one.name in wanted}
+            for name in wanted - found.keys():
+                if members := members_of(name, cards):
+                    found[name] = GivenDevice(family=source.family, cards=members)
+        return found
+
+    def _require_free(self, claim: Claim, one: Offered, taken: Mapping[str, str]) -> None:
+        """``ClaimError`` for a device that is unwell, or that a pod has by the device plugin."""
+        if not one.device.health.offered:
+            why = f"{one.device.health}: {one.device.reason} {one.device.message}".rstrip()
+            raise ClaimError(
+                f"ResourceClaim {claim.key} has device {one.name}, which is {why}", reason=ClaimReason.UNHEALTHY
+            )
+        if holder := taken.get(one.device.uuid):
+            raise ClaimError(
+                f"ResourceClaim {claim.key} has device {one.name}, which {holder} has", reason=ClaimReason.IN_USE
+            )
 
     def _refuse_two_lists(self, claim: Claim, found: Sequence[Part]) -> None:
         """``ClaimError`` for a container that has devices of this driver by another claim: limits are one list."""
@@ -520,7 +538,7 @@ class ClaimPreparer:
             own = [one for one in plan.entry.shares if one.request in part.requests and not one.admin]
             if part.use is None or not own:
                 continue
-            families = {plan.devices[one.device][0].device_type: plan.devices[one.device][0] for one in own}
+            families = {plan.devices[one.device].family.device_type: plan.devices[one.device].family for one in own}
             if len(families) > 1:
                 raise ClaimError(
                     f"container {part.use.container.name} of {part.use.pod.key} has devices of several types: "
@@ -529,8 +547,9 @@ class ClaimPreparer:
                     reason=ClaimReason.UNSUPPORTED,
                 )
             (family,) = families.values()
-            await self._require_host(family, [plan.devices[one.device][1] for one in own])
-            shares = [Share(grant=one.grant, device=plan.devices[one.device][1].device) for one in own]
+            cards = {card.device.uuid: card for one in own for card in plan.devices[one.device].cards}
+            await self._require_host(family, list(cards.values()))
+            shares = [Share(grant=one.grant, device=cards[one.grant.uuid].device) for one in own]
             shares.sort(key=lambda share: share.device.order)
             pod, container = part.use.pod, part.use.container
             assignment = Assignment(pod=pod, container=container, shares=tuple(shares))
@@ -560,20 +579,23 @@ class ClaimPreparer:
         )
 
     def _devices(self, plan: PreparePlan, named: Mapping[str, ContainerEdits]) -> Iterable[PreparedDevice]:
-        """Each card goes by its own CDI name, and the first one of each request also by what the request adds."""
+        """Each card goes by its own CDI name, and the first one of each request also by what the request adds.
+
+        A set is one device to the kubelet, which passes on the names of all its cards.
+        """
         begun: set[str] = set()
-        for one in plan.entry.shares:
-            family, device = plan.devices[one.device]
-            own = family.node.delivery.name(device.device.uuid)
-            first = one.request in named and one.request not in begun and not one.admin
-            begun |= {one.request} if first else set()
-            added = (str(_kind(self.driver).device(_cdi_name(plan.entry.uid, one.request))),) if first else ()
+        for (request, device, share_id), shares in groupby(plan.entry.shares, key=_result_of):
+            held = list(shares)
+            family, admin = plan.devices[device].family, held[0].admin
+            first = request in named and request not in begun and not admin
+            begun |= {request} if first else set()
+            added = (str(_kind(self.driver).device(_cdi_name(plan.entry.uid, request))),) if first else ()
             yield PreparedDevice(
-                request=one.request,
+                request=request,
                 pool=self._node.rules.node,
-                device=one.device,
-                share_id=one.share_id,
-                cdi_devices=(*added, own),
+                device=device,
+                share_id=share_id,
+                cdi_devices=(*added, *(family.node.delivery.name(one.grant.uuid) for one in held)),
             )
 
     def _spec(self, entry: Prepared, named: Mapping[str, ContainerEdits]) -> str:
@@ -600,18 +622,26 @@ class ClaimPreparer:
         return await self._thread.call(function, DISK_S)
 
     def _turn(self, uid: str) -> asyncio.Lock:
-        """Held by the one call at a time about a claim. Nothing is kept of claims that nobody asks about."""
+        """PreparedShare by the one call at a time about a claim. Nothing is kept of claims that nobody asks about."""
         return self._turns.setdefault(uid, asyncio.Lock())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GivenDevice:
+    """A device of a slice, as it is here: a card, or the cards of a set."""
+
+    family: Family
+    cards: tuple[Offered, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PreparePlan:
-    """How a claim is to be made ready. ``devices`` are all of the driver, with their families, by name."""
+    """How a claim is to be made ready. ``devices`` are what it was given, by name."""
 
     entry: Prepared
     claim: Claim
     parts: Sequence[Part]
-    devices: Mapping[str, tuple[Family, Offered]]
+    devices: Mapping[str, GivenDevice]
     leftovers: list[Leftovers] = field(default_factory=list)
 
 
@@ -662,7 +692,7 @@ def _held(result: Result, family: Family, one: Offered, others: Sequence[Prepare
     beside = [held.grant for held in others if held.grant.uuid == grant.uuid and not held.admin]
     return PreparedShare(
         request=result.request,
-        device=one.name,
+        device=result.device,
         share_id=result.share_id,
         memory=memory,
         cores=cores,
@@ -670,6 +700,11 @@ def _held(result: Result, family: Family, one: Offered, others: Sequence[Prepare
         admin=result.admin,
         grant=grant if result.admin else family.node.place(grant, one.device, beside),
     )
+
+
+def _result_of(one: PreparedShare) -> tuple[str, str, str]:
+    """What the scheduler gave: several shares are of one set."""
+    return one.request, one.device, one.share_id
 
 
 def _kind(driver: str) -> Kind:

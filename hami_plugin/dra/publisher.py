@@ -10,12 +10,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
+from http import HTTPStatus
 from typing import Any, Protocol
 
 from hami_plugin.aio import Backoff, Watched, happened
+from hami_plugin.dra.sets import Counted, LinkedSet, linked_sets, may_be_sets
+from hami_plugin.dra.sets import pool as with_sets
 from hami_plugin.dra.slices import (
     Offered,
     Pool,
+    PoolContents,
     PublishedSlice,
     Taints,
     Writes,
@@ -23,12 +28,15 @@ from hami_plugin.dra.slices import (
     devices,
     grouped,
     normal,
+    offered,
     slice_view,
     writes,
 )
 from hami_plugin.errors import ClusterError
+from hami_plugin.host.threads import StuckError, WorkThread
 from hami_plugin.log import logger
 from hami_plugin.model.device import Snapshot
+from hami_plugin.model.links import Links
 from hami_plugin.model.ports import NullObserver, Observer
 from hami_plugin.model.views import Feed, Json, revision
 from hami_plugin.node_status.annotations import FamilySource
@@ -41,6 +49,9 @@ LOOK_S = 30.0
 """Between looks while nothing is reported."""
 FEATURE = "DRAConsumableCapacity"
 TAINTS = "DRADeviceTaints"
+COUNTERS = "DRAPartitionableDevices"
+SETS_S = 60.0
+"""For finding out the sets of many cards, which takes a second where no two of them are alike."""
 
 
 class SliceCluster(Protocol):
@@ -98,7 +109,11 @@ class NodeSlices:
 
 
 class SlicePublisher:
-    """One driver's. ``withheld`` are UUIDs that are not offered now: containers have them by the device plugin."""
+    """One driver's. ``withheld`` are UUIDs that are not offered now: containers have them by the device plugin.
+
+    ``sets``: linked cards are published in sets too, if the API server keeps counters. ``held`` are names of devices
+    that claims have.
+    """
 
     def __init__(
         self,
@@ -111,7 +126,9 @@ class SlicePublisher:
         node_name: str,
         events: EventRecorder,
         withheld: Callable[[], AbstractSet[str]] = frozenset,
+        held: Callable[[], AbstractSet[str]] = frozenset,
         taints: Taints = Taints.OFF,
+        sets: bool = False,
         observer: Observer | None = None,
         backoff: Backoff | None = None,
     ) -> None:
@@ -124,7 +141,11 @@ class SlicePublisher:
         self._node = node
         self._events = events
         self._withheld = withheld
+        self._held = held
         self._taints = taints
+        self._sets = sets
+        self._thread = WorkThread(f"sets of {driver}")
+        self._linked: dict[int, tuple[Links, tuple[str, ...], tuple[LinkedSet, ...]]] = {}
         self._offers: dict[int, tuple[Snapshot, tuple[Offered, ...]]] = {}
         self._observer = observer or NullObserver()
         self._told: tuple[int, int] | None = None
@@ -156,11 +177,12 @@ class SlicePublisher:
             self._wake.clear()
             try:
                 await self._write()
-            except ClusterError as error:
+            except (ClusterError, StuckError) as error:
                 if str(error) != self.problem:
                     log.warning("slices not written", driver=self.driver, why=str(error))
                 self.problem = str(error)
-                await asyncio.sleep(max(next(delays), error.retry_after or 0.0))
+                asked = error.retry_after if isinstance(error, ClusterError) else None
+                await asyncio.sleep(max(next(delays), asked or 0.0))
                 continue
             delays = self._backoff.delays()
             await happened(self._wake, within=LOOK_S)
@@ -175,7 +197,8 @@ class SlicePublisher:
             self.problem = "the devices are not known yet"
             return
         place = Pool(driver=self.driver, node=self._node_name, node_uid=node.uid)
-        todo = writes(place, self._wanted(), self._slices.of(self.driver), self._same)
+        wanted = await self._wanted()
+        todo = writes(place, wanted, self._slices.of(self.driver), self._same)
         if todo:
             await self._carry_out(todo)
             log.info(
@@ -203,16 +226,45 @@ class SlicePublisher:
             what = f"{self.driver}: {count} devices in {slices} ResourceSlices, generation {generation}"
             self._events.node("ResourceSlicesPublished", what, warning=False)
 
-    def _wanted(self) -> list[dict[str, Any]]:
-        every: list[Offered] = []
+    async def _wanted(self) -> PoolContents:
+        """Of each family: cards with their sets, or the cards alone."""
+        wanted, alone = PoolContents(), list[Offered]()
         for number, source in enumerate(self._sources):
             snapshot = source.snapshot.value
-            if number not in self._offers or self._offers[number][0] is not snapshot:
-                self._offers[number] = snapshot, grouped(source.family, snapshot)
-            every += self._offers[number][1]
-        return devices(every, self._withheld(), driver=self.driver, taints=self._taints)
+            cards = offered(source.family, snapshot) if self._sets else ()
+            if not may_be_sets(cards, snapshot.links):
+                alone += self._grouped(number, source, snapshot)
+                continue
+            part = with_sets(
+                Counted(cards=cards, number=number),
+                snapshot.links,
+                await self._linked_sets(number, cards, snapshot.links),
+                self._withheld(),
+                held=self._held(),
+                driver=self.driver,
+                taints=self._taints,
+            )
+            wanted = wanted.with_part(part)
+        alone.sort(key=lambda one: one.device.order)
+        rest = devices(alone, self._withheld(), driver=self.driver, taints=self._taints)
+        return wanted.with_part(PoolContents(devices=rest))
+
+    def _grouped(self, number: int, source: FamilySource, snapshot: Snapshot) -> tuple[Offered, ...]:
+        if number not in self._offers or self._offers[number][0] is not snapshot:
+            self._offers[number] = snapshot, grouped(source.family, snapshot)
+        return self._offers[number][1]
+
+    async def _linked_sets(self, number: int, cards: Sequence[Offered], links: Links) -> tuple[LinkedSet, ...]:
+        """Found out anew for other cards or links alone: health changes nothing in them."""
+        uuids = tuple(one.device.uuid for one in cards)
+        known = self._linked.get(number)
+        if known is None or known[:2] != (links, uuids):
+            found = await self._thread.call(partial(linked_sets, cards, links), SETS_S)
+            known = self._linked[number] = links, uuids, found
+        return known[2]
 
     async def _carry_out(self, todo: Writes) -> None:
+        """Write, until the API server is seen to keep no counters: nothing that consumes them may follow then."""
         for one in todo.deletes:
             try:
                 await self._cluster.delete_slice(one.name, uid=one.uid)
@@ -222,19 +274,39 @@ class SlicePublisher:
             self._slices.gone(one)
             self._dropped.pop(one.name, None)
             self._observer.slice_write(self.driver, "delete")
-        for document in todo.updates:
-            try:
-                self._took(document, await self._cluster.update_slice(document))
-                self._observer.slice_write(self.driver, "update")
-            except ClusterError as error:
-                if (
-                    error.not_found or error.conflict
-                ):  # the watch will say what is there now; there may be no event more
-                    self._slices.gone(slice_view(document))
-                raise
-        for document in todo.creates:
-            self._took(document, await self._cluster.create_slice(document))
-            self._observer.slice_write(self.driver, "create")
+        for verb, document in (*(("update", one) for one in todo.updates), *(("create", one) for one in todo.creates)):
+            if self._uncounted(document):
+                self._wake.set()
+                return
+            await self._put(verb, document)
+
+    async def _put(self, verb: str, document: Json) -> None:
+        write = self._cluster.update_slice if verb == "update" else self._cluster.create_slice
+        try:
+            answer = await write(document)
+        except ClusterError as error:
+            if error.status == HTTPStatus.UNPROCESSABLE_ENTITY and _counters(document):
+                self._keeps_no_counters(str(error))  # Kubernetes 1.34 has them in the slice of their devices
+                return
+            if error.not_found or error.conflict:  # the watch will say what is there now; there may be no event more
+                self._slices.gone(slice_view(document))
+            raise
+        self._took(document, answer)
+        self._observer.slice_write(self.driver, verb)
+
+    def _keeps_no_counters(self, why: str) -> None:
+        message = (
+            f"the API server keeps no counters of ResourceSlices, so linked devices are published in groups and not "
+            f"in sets: {why}; switch the feature gate {COUNTERS} on (Kubernetes 1.36 has it on) and restart the daemon"
+        )
+        log.warning("counters of slices dropped", driver=self.driver, why=why)
+        self._events.node("ResourceSliceFieldsDropped", message)
+        self._sets = False
+
+    def _uncounted(self, document: Json) -> bool:
+        """Whether it is of counters that the API server was seen not to keep."""
+        consumed = any(device.get("consumesCounters") for device in document["spec"].get("devices") or ())
+        return not self._sets and (consumed or _counters(document))
 
     def _took(self, document: Json, answer: Json) -> None:
         """Note what the API server has made of a slice: fields that it does not know, or has switched off, are gone."""
@@ -244,6 +316,10 @@ class SlicePublisher:
             log.warning("taints of slices dropped", driver=self.driver, hint=f"switch {TAINTS} on")
             self._taints = Taints.OFF
             self._wake.set()
+        if _counters(document) and not _counters(answer):
+            self._keeps_no_counters("the field sharedCounters is gone")
+            self._slices.take(one)
+            return
         if alike(document, answer):
             self._dropped.pop(one.name, None)
         else:
@@ -266,6 +342,10 @@ class SlicePublisher:
             log.warning("fields of slices dropped", driver=self.driver, why=problem)
             self._events.node("ResourceSliceFieldsDropped", problem)
         self.problem = problem
+
+
+def _counters(document: Json) -> bool:
+    return bool(document.get("spec", {}).get("sharedCounters"))
 
 
 def _tainted(document: Json) -> bool:

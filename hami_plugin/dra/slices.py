@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -30,6 +30,8 @@ DOMAIN = "hami.io"
 MEMORY, CORES, SLOTS = "memory", "cores", "slots"
 MAX_DEVICES = 64
 """In a slice. 128 are allowed, but not of devices that have taints or counters."""
+MAX_COUNTER_SETS = 8
+"""In a slice, which has nothing else then."""
 MAX_LABEL, MAX_TEXT = 63, 64
 MOST_CORES = 100
 """Percent of one card, beyond which no container may ask, however many cores are offered of it."""
@@ -190,24 +192,36 @@ def devices(
     driver: str = "",
     taints: Taints = Taints.OFF,
 ) -> list[dict[str, Any]]:
-    """What is published: the devices in their order, but for those whose UUIDs are ``withheld``.
+    """What is published of the devices, in this order, but for those whose UUIDs are ``withheld``.
 
     An unhealthy one is tainted, or left out. The scheduler gives out the first that fits.
     """
     published = []
-    for one in sorted(all_offered, key=lambda one: one.device.order):
-        if one.device.uuid in withheld:
-            continue
-        if one.device.health.offered:
-            published.append(described(one))
-        elif taints is not Taints.OFF:
-            evicts = taints is Taints.NO_EXECUTE and one.device.grave
-            effect = "NoExecute" if evicts else "NoSchedule"
-            value = _VALUE.sub("-", one.device.reason)[:MAX_LABEL].strip("-_.")
-            published.append(
-                {**described(one), "taints": [{"key": f"{driver}/{FAULT}", "value": value, "effect": effect}]}
-            )
+    for one in all_offered:
+        tainted = taints_of(one.device, driver, taints)
+        if one.device.uuid not in withheld and (one.device.health.offered or tainted):
+            published.append({**described(one), **tainted})
     return published
+
+
+def taints_of(device: Device, driver: str, taints: Taints) -> dict[str, Any]:
+    """What an unhealthy device has in a slice; nothing of one that is healthy, or is left out."""
+    if device.health.offered or taints is Taints.OFF:
+        return {}
+    effect = "NoExecute" if taints is Taints.NO_EXECUTE and device.grave else "NoSchedule"
+    value = _VALUE.sub("-", device.reason)[:MAX_LABEL].strip("-_.")
+    return {"taints": [{"key": f"{driver}/{FAULT}", "value": value, "effect": effect}]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolContents:
+    """What a driver publishes of a node: devices in the order of their preference, and the counters they consume."""
+
+    devices: Sequence[Json] = ()
+    counters: Sequence[Json] = ()
+
+    def with_part(self, other: PoolContents) -> PoolContents:
+        return PoolContents(devices=[*self.devices, *other.devices], counters=[*self.counters, *other.counters])
 
 
 def link_groups(uuids: Sequence[str], links: Links) -> dict[str, dict[int, int]]:
@@ -294,17 +308,21 @@ class Writes:
 
 def writes(
     place: Pool,
-    wanted: Sequence[Json],
+    wanted: PoolContents,
     there: Mapping[str, PublishedSlice],
     same: Callable[[Json, Json], bool] | None = None,
 ) -> Writes:
-    """What makes ``there``, by name, the slices of ``wanted`` devices; nothing where they are already.
+    """What makes ``there``, by name, the slices of what is ``wanted``; nothing where they are already.
 
     One slice may change within its generation. Readers take a pool of several for whole once all have the newest.
-    ``same`` may take more documents for equal than are.
+    Counters are in slices of their own, and the first: a server that keeps none is found out before it has a device
+    that consumes them. ``same`` may take more documents for equal than are.
     """
     equal = same or alike
-    chunks = [wanted[at : at + MAX_DEVICES] for at in range(0, max(1, len(wanted)), MAX_DEVICES)]
+    chunks = [
+        *({"sharedCounters": some} for some in _chunks(wanted.counters, MAX_COUNTER_SETS) if some),
+        *({"devices": some} for some in _chunks(wanted.devices, MAX_DEVICES)),
+    ]
     now = max((one.generation for one in there.values()), default=0)
 
     def documents(generation: int) -> dict[str, dict[str, Any]]:
@@ -322,7 +340,15 @@ def writes(
     )
 
 
-def _document(place: Pool, number: int, chunk: Sequence[Json], generation: int, count: int) -> dict[str, Any]:
+def _chunks(every: Sequence[Json], most: int) -> Iterator[list[dict[str, Any]]]:
+    """At least one, which may be empty: a slice without devices says that the driver is there."""
+    for at in range(0, max(1, len(every)), most):
+        yield [dict(one) for one in every[at : at + most]]
+
+
+def _document(
+    place: Pool, number: int, chunk: Mapping[str, Sequence[Json]], generation: int, count: int
+) -> dict[str, Any]:
     owner = {"apiVersion": "v1", "kind": "Node", "name": place.node, "uid": place.node_uid, "controller": True}
     return {
         "apiVersion": API_VERSION,
@@ -332,7 +358,7 @@ def _document(place: Pool, number: int, chunk: Sequence[Json], generation: int, 
             "driver": place.driver,
             "nodeName": place.node,
             "pool": {"name": place.node, "generation": generation, "resourceSliceCount": count},
-            "devices": [dict(one) for one in chunk],
+            **chunk,
         },
     }
 
@@ -347,13 +373,14 @@ def _over(document: dict[str, Any], there: PublishedSlice) -> dict[str, Any]:
         if taint.get("timeAdded")
     }
     found = []
-    for device in document["spec"]["devices"]:
+    for device in document["spec"].get("devices") or ():
         taints = [
             {**taint, "timeAdded": added[key]} if (key := (device["name"], _taint(taint))) in added else taint
             for taint in device.get("taints") or ()
         ]
         found.append({**device, "taints": taints} if taints else device)
-    return {**document, "metadata": meta, "spec": {**document["spec"], "devices": found}}
+    devices = {"devices": found} if found else {}
+    return {**document, "metadata": meta, "spec": {**document["spec"], **devices}}
 
 
 def _taint(taint: Json) -> tuple[object, ...]:
@@ -373,7 +400,11 @@ def normal(document: Json) -> Any:
     found = [_plain(device) for device in spec.get("devices") or ()]
     return {
         "owners": [(owner.get("kind"), owner.get("uid")) for owner in owners],
-        "spec": {**{key: value for key, value in spec.items() if key != "devices"}, "devices": found},
+        "spec": {
+            **{key: value for key, value in spec.items() if key not in ("devices", "sharedCounters")},
+            "devices": found,
+            "sharedCounters": numbers(spec.get("sharedCounters") or []),
+        },
     }
 
 
@@ -382,6 +413,8 @@ def _plain(device: Json) -> dict[str, Any]:
     plain = {key: value for key, value in device.items() if value not in (None, {}, [])}
     if "taints" in plain:
         plain["taints"] = [_taint(taint) for taint in plain["taints"]]
+    if "consumesCounters" in plain:
+        plain["consumesCounters"] = numbers(plain["consumesCounters"])
     return {**plain, "capacity": capacity}
 
 

@@ -272,12 +272,13 @@ HISTORY = 20_000
 class ObjectStore:
     """All objects. Stored objects are never changed in place, so they can be shared.
 
-    ``shares`` is whether the server has the feature gate DRAConsumableCapacity on.
+    ``shares`` is whether the server has the feature gate DRAConsumableCapacity on, ``counters`` the gate
+    DRAPartitionableDevices.
     """
 
     def __init__(self) -> None:
         self.version = Watched(1)
-        self.shares = True
+        self.shares = self.counters = True
         self._objects: dict[str, dict[Key, Object]] = {plural: {} for plural in RESOURCES}
         self._history: list[ObjectChange] = []
         self._compacted = 0
@@ -309,14 +310,17 @@ class ObjectStore:
             item["spec"] = {"schedulerName": "default-scheduler"} | item.get("spec", {})
             item["status"] = {"phase": "Pending"} | item.get("status", {})
         validate(resource, item)
-        return self._store(resource.plural, (namespace, name), None, kept(item, shares=self.shares)) if keep else item
+        return self._store(resource.plural, (namespace, name), None, self._kept(item)) if keep else item
+
+    def _kept(self, item: Object) -> Object:
+        return kept(item, shares=self.shares, counters=self.counters)
 
     def replace(self, key: tuple[str, str, str], manifest: Mapping[str, Any]) -> Object:
         """Put ``manifest`` in place of (resource, namespace, name), if it is of the present version."""
         resource, namespace, name = key
         before = self.get(resource, namespace, name)
         check_changeable(resource, before, manifest)
-        after: Object = kept(copy.deepcopy(dict(manifest)), shares=self.shares)
+        after: Object = self._kept(copy.deepcopy(dict(manifest)))
         for fixed in ("uid", "name", "namespace", "creationTimestamp", "resourceVersion"):
             _restore(after["metadata"], before["metadata"], fixed)
         validate(RESOURCES[resource], after)
@@ -409,12 +413,17 @@ class ObjectStore:
 _MEBIBYTES = re.compile(r"([0-9]{1,15})Mi")
 
 
-def kept(item: Object, *, shares: bool = True) -> Object:
+def kept(item: Object, *, shares: bool = True, counters: bool = True) -> Object:
     """The object as a server keeps it: quantities of memory are in the largest unit that needs no fraction.
 
-    Without ``shares`` it drops what says that a device is shared, and says nothing of that.
+    Without ``shares`` it drops what says that a device is shared, and without ``counters`` what it consumes beside
+    others. It says nothing of that.
     """
     spec = item.get("spec")
+    if not counters and item["kind"] == "ResourceSlice" and isinstance(spec, dict):
+        spec.pop("sharedCounters", None)
+        for device in spec.get("devices") or ():
+            device.pop("consumesCounters", None)
     for device in spec.get("devices") or () if item["kind"] == "ResourceSlice" and isinstance(spec, dict) else ():
         device["capacity"] = _canonical(device.get("capacity") or {})
         if not shares:

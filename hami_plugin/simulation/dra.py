@@ -1,16 +1,15 @@
-"""What Kubernetes does for Dynamic Resource Allocation: a scheduler that allocates, and a kubelet that calls drivers.
+"""A kubelet's part of Dynamic Resource Allocation: it finds drivers, and calls them.
 
-The scheduler takes the first device that fits, in the order of the slices. The kubelet deletes its node's slices when
-it starts, asks about all claims of a pod at once, and forgets with a restart which of them were ready.
+It deletes its node's slices when it starts, asks about all claims of a pod at once, and forgets with a restart which of
+them were ready.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-import uuid
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,9 +27,8 @@ from hami_plugin.kubelet.api import dra_v1beta1_pb2_grpc as v1beta1_rpc
 from hami_plugin.kubelet.api import pluginregistration_pb2 as registration_pb
 from hami_plugin.kubelet.api import pluginregistration_pb2_grpc as registration_rpc
 from hami_plugin.kubelet.listener import FileIdentity
-from hami_plugin.model.quantity import whole
-from hami_plugin.model.views import Json, PodView
-from hami_plugin.simulation.apiserver import Object, SimulatedApiServer, StatusError
+from hami_plugin.model.views import PodView
+from hami_plugin.simulation.apiserver import SimulatedApiServer, StatusError
 
 SERVICES: Mapping[str, tuple[Any, Any]] = {
     "v1.DRAPlugin": (v1, v1_rpc.DRAPluginStub),
@@ -42,95 +40,8 @@ FIRST_S, LONGEST_S = 0.5, 122.0
 _OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.default_authority", "localhost"))
 
 
-class UnschedulableError(HamiError):
-    """No device is left for a request of a claim."""
-
-
 class PrepareError(HamiError):
     """A claim that a driver has not made ready, or not released."""
-
-
-def allocate(api: SimulatedApiServer, claim: Object, pod: Object, node: str) -> Object:
-    """Allocate a claim on ``node``, and reserve it for the pod, as the scheduler does.
-
-    A request's DeviceClass has the driver's name. ``UnschedulableError`` where no device has enough left.
-    """
-    meta = claim["metadata"]
-    results: list[Object] = []
-    for request in claim["spec"]["devices"]["requests"]:
-        exactly = request["exactly"]
-        for _number in range(exactly.get("count", 1)):
-            asked = (exactly.get("capacity") or {}).get("requests") or {}
-            used = [one for one in results if one["request"] == request["name"]]
-            results.append(
-                _first(api, exactly["deviceClassName"], node, asked, results, used) | {"request": request["name"]}
-            )
-    reserved = {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
-    status = {"allocation": {"devices": {"results": results}}, "reservedFor": [reserved]}
-    return api.set_claim_status(meta["namespace"], meta["name"], status)
-
-
-def _first(  # noqa: PLR0917  # what a scheduler knows
-    api: SimulatedApiServer, driver: str, node: str, asked: Json, own: Sequence[Object], used: Sequence[Object]
-) -> Object:
-    given = [*own, *_allocated(api)]
-    for device in _pool(api, driver, node):
-        mine = [one for one in given if (one["driver"], one["pool"], one["device"]) == (driver, node, device["name"])]
-        if device.get("taints") or device["name"] in {one["device"] for one in used}:
-            continue
-        result = {"driver": driver, "pool": node, "device": device["name"]}
-        if not device.get("allowMultipleAllocations"):
-            if not mine and all(whole(device["capacity"][name]["value"]) >= whole(n) for name, n in asked.items()):
-                return result
-            continue
-        consumed = {name: _consumed(one, asked.get(name)) for name, one in device["capacity"].items()}
-        taken: Counter[str] = Counter()
-        for one in mine:
-            taken.update({name: whole(amount) for name, amount in one["consumedCapacity"].items()})
-        room = {name: whole(one["value"]) - taken[name] for name, one in device["capacity"].items()}
-        if asked.keys() <= room.keys() and all(consumed[name] <= room[name] for name in room):
-            amounts = {name: _written(amount) for name, amount in consumed.items()}
-            return {**result, "shareID": str(uuid.uuid4()), "consumedCapacity": amounts}
-    raise UnschedulableError("cannot allocate all claims", hint="no device of a whole pool has enough left")
-
-
-def _consumed(capacity: Json, asked: object) -> int:
-    """What a request consumes: the default where it says nothing, else rounded up as the policy has it."""
-    policy = capacity.get("requestPolicy") or {}
-    if asked is None:
-        return whole(policy.get("default", capacity["value"]))
-    bounds = policy["validRange"]
-    least, step = whole(bounds["min"]), whole(bounds["step"])
-    amount = max(least, least + -(-(whole(asked) - least) // step) * step)
-    return amount if amount <= whole(bounds["max"]) else whole(capacity["value"]) + 1
-
-
-def _written(amount: int) -> str:
-    for power, unit in ((30, "Gi"), (20, "Mi")):
-        if amount and not amount % (1 << power):
-            return f"{amount >> power}{unit}"
-    return str(amount)
-
-
-def _allocated(api: SimulatedApiServer) -> Iterator[Object]:
-    for claim in api.claims():
-        yield from ((claim.get("status") or {}).get("allocation") or {}).get("devices", {}).get("results", ())
-
-
-def _pool(api: SimulatedApiServer, driver: str, node: str) -> list[Object]:
-    """The devices of a pool, if all slices of its newest generation are there."""
-    specs = [
-        one["spec"] for one in api.slices() if (one["spec"]["driver"], one["spec"]["pool"]["name"]) == (driver, node)
-    ]
-    newest = max((spec["pool"]["generation"] for spec in specs), default=0)
-    own = [spec for spec in specs if spec["pool"]["generation"] == newest]
-    complete = bool(own) and len(own) == own[0]["pool"]["resourceSliceCount"]
-    return [device for spec in own for device in spec["devices"]] if complete else []
-
-
-def deallocate(api: SimulatedApiServer, namespace: str, name: str) -> None:
-    """The claim's last pod is gone: what it had is free, as the claim controller does it."""
-    api.set_claim_status(namespace, name, {"allocation": None, "reservedFor": None})
 
 
 @dataclass(slots=True, kw_only=True)

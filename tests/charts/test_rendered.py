@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from hami_plugin import __version__
+from hami_plugin.dra.explanation import selection
 from hami_plugin.sdk import load_vendor, vendor_names
 from tests.charts import sets
 from tests.charts.helm import CHART, HelmError, lint, rendered
@@ -177,7 +178,11 @@ def test_a_vendor_that_goes_by_claims_has_a_class_the_kubelets_folders_and_slice
         one for one in release.kind("ValidatingAdmissionPolicy") if one["metadata"]["name"] == "hami-plugin-own-slices"
     )
 
-    assert [one["metadata"]["name"] for one in release.kind("DeviceClass")] == ["amd.hami.io", "nvidia.hami.io"]
+    assert [one["metadata"]["name"] for one in release.kind("DeviceClass")] == [
+        f"{kind}{vendor}.hami.io" for vendor in ("amd", "nvidia") for kind in ("", "sets.", "partitions.")
+    ]
+    assert [selection(one, "").kind for one in release.kind("DeviceClass")] == ["", "set", "partition"] * 2
+    assert [selection(one, "").driver for one in release.kind("DeviceClass")[::3]] == ["amd.hami.io", "nvidia.hami.io"]
     assert {mounts[name]["mountPath"] for name in ("plugins", "plugins-registry")} == {
         "/var/lib/kubelet/plugins",
         "/var/lib/kubelet/plugins_registry",

@@ -11,6 +11,7 @@ import pytest
 from hami_plugin.dra.slices import (
     MAX_DEVICES,
     Pool,
+    PoolContents,
     Taints,
     device_name,
     devices,
@@ -63,7 +64,7 @@ class Server:
             self.there[name] = slice_view({**written, "metadata": meta})
 
     def wants(self, wanted):
-        todo = writes(PLACE, wanted, self.there)
+        todo = writes(PLACE, PoolContents(devices=wanted), self.there)
         self.put(todo)
         return todo
 
@@ -125,7 +126,7 @@ def test_slices_that_others_delete_are_written_again(lost):
 def test_a_crash_between_two_writes_is_mended_by_the_next_look():
     server = Server()
     server.wants(listed(100))
-    todo = writes(PLACE, listed(100, attributes={}), server.there)
+    todo = writes(PLACE, PoolContents(devices=listed(100, attributes={})), server.there)
     server.put(type(todo)(updates=todo.updates[:1]))
 
     server.wants(listed(100, attributes={}))
@@ -136,7 +137,9 @@ def test_a_crash_between_two_writes_is_mended_by_the_next_look():
 def test_a_new_node_of_the_same_name_owns_the_slices():
     server = Server()
     server.wants(listed(1))
-    todo = writes(Pool(driver=PLACE.driver, node=PLACE.node, node_uid="u2"), listed(1), server.there)
+    todo = writes(
+        Pool(driver=PLACE.driver, node=PLACE.node, node_uid="u2"), PoolContents(devices=listed(1)), server.there
+    )
 
     assert [one["metadata"]["ownerReferences"][0]["uid"] for one in todo.updates] == ["u2"]
 

@@ -11,7 +11,8 @@ from cdi.directories import load
 from cdi.names import QualifiedName
 from hami_plugin.demo.node import GUARD_S
 from hami_plugin.model.views import pod_view
-from hami_plugin.simulation.dra import ClaimManager, allocate, deallocate
+from hami_plugin.simulation.allocation import allocate, deallocate
+from hami_plugin.simulation.dra import ClaimManager
 
 PROFILE, DRIVER, NAMESPACE = "hgx-a100-4gpu", "nvidia.hami.io", "demo"
 
@@ -44,11 +45,12 @@ class Stage:
         )
 
     def published(self):
-        return [device for one in self.api.slices() for device in one["spec"]["devices"]]
+        return [device for one in self.api.slices() for device in one["spec"].get("devices", ())]
 
-    def place(self, name, *, containers=("main",), **asked):
+    def place(self, name, *, containers=("main",), request=None, **asked):
         """A pod with a claim of its own, allocated and bound: each container has the one request."""
-        request = {"name": "gpu", "exactly": {"deviceClassName": DRIVER, "capacity": {"requests": asked}}}
+        exactly = request or {"deviceClassName": DRIVER, "capacity": {"requests": asked}}
+        request = {"name": "gpu", "exactly": exactly}
         claim = self.api.create_claim(
             {"metadata": {"name": f"{name}-gpu", "namespace": NAMESPACE}, "spec": {"devices": {"requests": [request]}}}
         )

@@ -9,7 +9,8 @@ import pytest
 from hami_plugin.demo.node import GUARD_S
 from hami_plugin.dra.slices import device_name
 from hami_plugin.model.views import pod_view
-from hami_plugin.simulation.dra import PrepareError, UnschedulableError
+from hami_plugin.simulation.allocation import UnschedulableError
+from hami_plugin.simulation.dra import PrepareError
 from tests.e2e.claiming import DRIVER, NAMESPACE, spec_directories, staged
 
 

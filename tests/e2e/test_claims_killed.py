@@ -10,8 +10,9 @@ import pytest
 
 from hami_plugin.demo.node import GUARD_S
 from hami_plugin.dra.slices import device_name
+from hami_plugin.simulation.allocation import pool_slices
 from hami_plugin.simulation.apiserver import RESOURCES
-from hami_plugin.simulation.dra import PrepareError, _pool
+from hami_plugin.simulation.dra import PrepareError
 from tests.e2e import dying_claims as dying
 from tests.e2e.claiming import DRIVER, NAMESPACE, Stage, spec_directories, staged
 from tests.support.scale import spread
@@ -98,6 +99,12 @@ class Killed:
         assert self.stage.leaks() == []
 
 
+def pool(one):
+    """The names of the devices that a scheduler would give out."""
+    specs = pool_slices(one.stage.api, DRIVER, one.node.node)
+    return {device["name"] for spec in specs for device in spec.get("devices", ())}
+
+
 async def asks_again(one, pod, spot):
     await one.start()
     if spot in dying.PREPARE:
@@ -170,7 +177,7 @@ async def test_a_daemon_that_dies_at_any_point_of_prepare_and_unprepare_leaks_no
             await killed.clean()
         except Exception as error:
             raise AssertionError(f"killed when {spot}: {error}") from error
-    assert len(_pool(killed.stage.api, DRIVER, killed.node.node)) == 4
+    assert len(pool(killed)) == 4
     pods = [killed.stage.place(f"whole-{number}", slots="10") for number in range(4)]
     for pod in pods:
         await killed.kubelet.prepare(pod)
@@ -205,8 +212,7 @@ async def test_a_daemon_that_dies_when(spot, killed):
     names = {device_name(card.uuid) for card in cards}
 
     def whole():
-        pool = {device["name"] for device in _pool(stage.api, DRIVER, killed.node.node)}
-        return pool == names and len(stage.api.slices()) == 1
+        return pool(killed) == names and len(stage.api.slices()) == 1
 
     pod = stage.place("after", memory="3000Mi")
     await killed.kubelet.prepare(pod)
