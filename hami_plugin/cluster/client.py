@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import quote
 
 from hami_plugin.aio import Watched
@@ -196,6 +196,12 @@ class ApiServer:
             more["resourceVersion"] = resource_version
         body = {"metadata": {"annotations": dict(annotations), **more}}
         return await self._calls.object(self._node_call("patch", body), node_view)
+
+    async def patch_conditions(self, conditions: Sequence[Mapping[str, Any]]) -> None:
+        """Merge conditions of this node by their types. It needs the right to patch nodes/status."""
+        path, body = f"{node_path(self._node)}/status", {"status": {"conditions": list(conditions)}}
+        call = ApiCall(verb="patch", kind="nodes/status", path=path, name=self._node, body=body, strategic=True)
+        await self._calls.json(call)
 
     async def get_node(self) -> NodeView:
         return await self._calls.object(self._node_call("get"), node_view)

@@ -62,10 +62,18 @@ class ApiCall:
     name: str = ""
     query: Mapping[str, str] = field(default_factory=dict)
     body: Mapping[str, Any] | None = None
+    strategic: bool = False
+    """Of a patch: lists are merged by their keys."""
 
     @property
     def method(self) -> str:
         return {"create": "POST", "patch": "PATCH", "update": "PUT", "delete": "DELETE"}.get(self.verb, "GET")
+
+    @property
+    def content_type(self) -> str:
+        if self.verb != "patch":
+            return "application/json"
+        return f"application/{'strategic-' if self.strategic else ''}merge-patch+json"
 
     def __str__(self) -> str:
         return f"{self.verb} {self.kind} {self.name}".rstrip()
@@ -714,7 +722,7 @@ class ApiCalls:
         headers = {
             "Accept": "application/json",
             "Accept-Encoding": "identity",  # packing a long list costs the server and us more than sending it
-            "Content-Type": "application/merge-patch+json" if call.verb == "patch" else "application/json",
+            "Content-Type": call.content_type,
             "User-Agent": "hami-plugin",
         }
         if identity:

@@ -344,6 +344,17 @@ class Settings(Section):
         description="Label the node with its devices' product, count and memory, NVIDIA's also as GPU feature "
         "discovery does. Switched off, the labels are removed.",
     )
+    node_condition: bool = Field(
+        False,
+        alias="nodeCondition",
+        description="Keep a condition of the node for each kind of device, such as `GPUDegraded`: True while one is "
+        "out of service. It needs the right to patch nodes/status, which the chart gives with it.",
+    )
+    remediation: Literal["off", "dry-run", "on"] = Field(
+        "off",
+        description="What is done about a device whose fault asks for a reset: nothing, Events that say what would be "
+        "done, or cordon it and ask for a reset once nobody has it.",
+    )
     http_host: Address = Field("0.0.0.0", alias="httpHost", description="IP address of probes and metrics.")
     http_port: int = Field(
         9394, ge=0, le=65535, alias="httpPort", description="Port of probes and metrics. 0: any free port."

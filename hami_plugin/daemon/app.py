@@ -9,7 +9,7 @@ import asyncio
 import gc
 import signal
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field, replace
@@ -51,12 +51,14 @@ from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.log import logger
 from hami_plugin.model.views import PodView
 from hami_plugin.node_status.annotations import Style
+from hami_plugin.node_status.condition import Kind, NodeConditions, kinds_of
 from hami_plugin.node_status.cost import CostAccount, CostMeter, Holdings
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.faults import FaultLog, faults_document
 from hami_plugin.node_status.occupancy import DeviceOccupancy, occupied
 from hami_plugin.node_status.priorities import Priorities
 from hami_plugin.node_status.registration import LiveNode, Registration
+from hami_plugin.node_status.remediation import Remediation
 from hami_plugin.node_status.status import empty_status, events_of, links_of, status_document
 from hami_plugin.node_status.usage import Pods, UsageReader, usage_document
 from hami_plugin.partitions.manager import partitions_document
@@ -194,6 +196,15 @@ class Daemon:
             now=lambda: datetime.now(tz=UTC).astimezone(),
             labelled=(lambda: self._serving.sources) if settings.node_labels else None,
             taken=lambda: {grant.uuid for held in self._ledger.held.values() for grant in held.grants},
+        )
+        self._conditions = NodeConditions(cluster, self._node, self._kinds, wanted=settings.node_condition)
+        self._remediation = Remediation(
+            cluster,
+            self._node,
+            self._events,
+            mode=settings.remediation,
+            sources=lambda: self._serving.sources,
+            held=self._everything_held,
         )
         self._recovery = Recovery(
             ledger=self._ledger, pods=self._pods, settlement=self._settlement, checkpoint=self._checkpoint
@@ -550,6 +561,9 @@ class Daemon:
     def _everything_held(self) -> tuple[HeldShare, ...]:
         return (*self._ledger.held.values(), *self.account.lent, *self._claims.held())
 
+    def _kinds(self) -> Sequence[Kind]:
+        return kinds_of(self._serving.sources, {served.vendor.name: served.vendor.noun for served in self._vendors})
+
     def _held_version(self) -> object:
         """Differs as soon as what containers have of which devices does."""
         snapshots = tuple((source.vendor, source.snapshot.version) for source in self._serving.sources)
@@ -612,6 +626,8 @@ class Daemon:
             "recovery": self._recovery.run(),
             "usage": self._usage.run(),
             **({"cost": self.cost.run()} if self._settings.cost_metrics else {}),
+            "node conditions": self._conditions.run(),
+            **({"remediation": self._remediation.run()} if self._settings.remediation != "off" else {}),
             **({"resizes": self._resizer.run()} if self._settings.resize_by_annotation else {}),
             "state": self._keep_state(),
             **self._following_slices(),

@@ -96,8 +96,24 @@ class PodPatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCondition:
+    """What a node's status says of one subject. ``status`` is ``True``, ``False`` or ``Unknown``."""
+
+    type: str
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+DEGRADED = "Degraded"
+"""Ends the types of the conditions that are read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """One node: its annotations, labels and resources, and the version they were read at."""
+    """One node: its annotations, labels and resources, and the version they were read at. ``conditions`` are those of
+    devices.
+    """
 
     name: str
     uid: str = ""
@@ -106,6 +122,7 @@ class NodeView:
     capacity: Mapping[str, str] = field(default_factory=dict)
     allocatable: Mapping[str, str] = field(default_factory=dict)
     resource_version: str = ""
+    conditions: tuple[NodeCondition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +198,16 @@ def node_view(node: Json) -> NodeView:
         capacity=_texts(status, "capacity"),
         allocatable=_texts(status, "allocatable"),
         resource_version=_text(meta, "resourceVersion"),
+        conditions=tuple(
+            NodeCondition(
+                type=_text(one, "type"),
+                status=_text(one, "status"),
+                reason=_text(one, "reason"),
+                message=_text(one, "message"),
+            )
+            for one in _items(status, "conditions")
+            if _text(one, "type").endswith(DEGRADED)
+        ),
     )
 
 

@@ -19,6 +19,9 @@ UNHEALTHY = f"{OWN}unhealthy-"
 LABELS = f"{OWN}labels"
 """A node's annotation of the keys of the labels that its daemon has written, separated by commas."""
 
+RESET_WANTED = f"{OWN}reset-wanted"
+"""A node's annotation of the UUIDs of devices that need a reset and that nobody has, separated by commas."""
+
 PHASE_ALLOCATING = "allocating"
 PHASE_SUCCESS = "success"
 PHASE_FAILED = "failed"

@@ -254,7 +254,8 @@ class SchedulingRules:
     """How a scheduler places a family's devices on nodes.
 
     ``policy`` chooses a container's devices, ``admit`` is what admission changes, ``node_devices`` lists a node's
-    devices, ``patch`` writes a decision, and ``lock`` is the lock held meanwhile.
+    devices, ``patch`` writes a decision, and ``lock`` is the lock held meanwhile. ``cordon`` is the node's annotation
+    of UUIDs that schedulers leave out.
     """
 
     policy: Policy | None = None
@@ -262,6 +263,7 @@ class SchedulingRules:
     node_devices: NodeDevices = none_known
     patch: Patch = both_keys
     lock: LockRule | None = SHARED_LOCK
+    cordon: str = ""
 
     @classmethod
     def registered(

@@ -445,6 +445,20 @@ def _canonical(value: Any) -> Any:
     return f"{amount >> 10}Gi" if amount and not amount % 1024 else value
 
 
+def strategic(before: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """A strategic merge patch as a plain one: conditions are merged by their types, and may be deleted."""
+    status = patch.get("status") or {}
+    if "conditions" not in status:
+        return dict(patch)
+    found = {one["type"]: one for one in (before.get("status") or {}).get("conditions") or ()}
+    for one in status["conditions"]:
+        if one.get("$patch") == "delete":
+            found.pop(one["type"], None)
+        else:
+            found[one["type"]] = {**found.get(one["type"], {}), **one}
+    return {**patch, "status": {**status, "conditions": list(found.values())}}
+
+
 def merged(target: Any, patch: Any) -> Any:
     """RFC 7386: mappings merge, null removes, everything else replaces."""
     if not isinstance(patch, Mapping):
@@ -473,6 +487,7 @@ def _other_uid(uid: str, present: Object) -> str:
     return f"Precondition failed: UID in precondition: {uid}, UID in object meta: {present['metadata']['uid']}"
 
 
+STRATEGIC = "application/strategic-merge-patch+json"
 PATCHES = ("application/merge-patch+json", "application/strategic-merge-patch+json")
 BODY_BYTES = 3 * 2**20
 REQUESTS = "/simulation/requests"
@@ -661,6 +676,8 @@ class ApiHttp:
                         415, "UnsupportedMediaType", f"the body of the request was {request.content_type}"
                     )
                 patch = await _body(request)
+                if request.content_type == STRATEGIC:
+                    patch = strategic(self._store.get(*key), patch)
                 lost = self._faults.take(InjectedFault.LOSE, f"{request.method} {request.path}")
                 keep = lost is None and request.query.get("dryRun") != "All"
                 return 200, self._store.patch(key, patch, part=part, keep=keep)

@@ -546,3 +546,14 @@ def test_a_daemon_that_cuts_cards_by_a_library_that_opens_device_nodes_may_be_pr
 
 def test_no_other_daemon_has_anything_of_mig():
     assert "mig" not in str(rendered({}).one("DaemonSet")).lower()
+
+
+def test_the_right_to_write_conditions_is_granted_where_a_daemon_writes_them_and_nowhere_else():
+    def granted(plugin):
+        roles = rendered({"devicePlugin": plugin}).kind("ClusterRole")
+        return [rule["verbs"] for role in roles for rule in role["rules"] if "nodes/status" in rule["resources"]]
+
+    on = {"config": {"nodeCondition": True}}
+    assert granted({}) == []
+    assert granted(on) == [["patch"]]
+    assert granted({"pools": [{"name": "a", "nodeSelector": {"a": "b"}, **on}]}) == [["patch"]]

@@ -437,4 +437,5 @@ def families(settings: NvidiaSettings) -> tuple[Family, ...]:
         admit=admission(settings),
         patch=patch,
     )
+    rules = replace(rules, cordon=CORDON)
     return (Family(device_type=FAMILY, annotations=ANNOTATIONS, resources=resources, rules=rules),)

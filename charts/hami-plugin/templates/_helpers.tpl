@@ -172,6 +172,13 @@ v1beta1
 {{ $claimed | uniq | sortAlpha | toYaml }}
 {{- end -}}
 
+{{/* Whether a daemon writes conditions of its node. */}}
+{{- define "hami-plugin.conditions" -}}
+{{- range $daemon := include "hami-plugin.daemons" . | fromYamlArray -}}
+{{- if ($daemon.plugin.config).nodeCondition }}true{{ end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* The scheduler's own section of its configuration. */}}
 {{- define "hami-plugin.scheduler-section" -}}
 {{- $section := deepCopy .Values.scheduler.config -}}

@@ -1,0 +1,154 @@
+"""What is done about a device that needs a reset: it is cordoned, and a reset is asked for once nobody has it.
+
+Off by default. A dry run only says what would be done. The daemon resets nothing itself: that needs rights on the host
+that it does not have. Whoever has them, a person or an agent, reads the Event or the node's annotation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, NoReturn
+
+from hami_plugin.allocation.identity import HeldShare
+from hami_plugin.errors import ClusterError
+from hami_plugin.log import logger
+from hami_plugin.model.device import Device, Health
+from hami_plugin.model.ports import Cluster
+from hami_plugin.model.views import NodeView
+from hami_plugin.node_status.annotations import FamilySource
+from hami_plugin.node_status.events import EventRecorder
+from hami_plugin.node_status.registration import LiveNode
+from hami_plugin.protocol.keys import RESET_WANTED
+
+log = logger(__name__)
+
+EVERY_S = 2.0
+AGAIN_S = 30.0
+"""When a write that failed is tried again."""
+MAX_NAMED = 256
+"""Devices in one annotation."""
+
+Mode = Literal["off", "dry-run", "on"]
+
+
+class RemedyStep(StrEnum):
+    """What is done to a device; each is the reason of an Event."""
+
+    CORDON = "DeviceCordoned"
+    RESET = "DeviceResetWanted"
+    WOULD_CORDON = "DeviceWouldBeCordoned"
+    WOULD_RESET = "DeviceResetWouldBeWanted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """The devices to cordon by the key of the annotation that schedulers read, and those to be reset: UUIDs."""
+
+    cordon: Mapping[str, tuple[str, ...]]
+    reset: tuple[str, ...]
+
+
+def remedy(sources: Iterable[FamilySource], held: Iterable[HeldShare]) -> Remedy:
+    """What should be done now. Devices whose fault asks for a reset or a reboot, and that are out of service."""
+    taken = {grant.uuid for one in held for grant in one.grants}
+    cordon: dict[str, list[str]] = {}
+    reset: list[str] = []
+    for source in sources:
+        for device in {one.uuid: one for one in source.snapshot.value.devices}.values():
+            if not (device.grave and device.health is Health.UNHEALTHY):
+                continue
+            if source.family.rules.cordon:
+                cordon.setdefault(source.family.rules.cordon, []).append(device.uuid)
+            if device.uuid not in taken:
+                reset.append(device.uuid)
+    return Remedy(cordon={key: tuple(uuids) for key, uuids in cordon.items()}, reset=tuple(reset))
+
+
+def cordoned(node: NodeView, key: str) -> tuple[str, ...]:
+    """The UUIDs in a node's annotation of cordoned devices."""
+    return tuple(filter(None, (uuid.strip() for uuid in node.annotations.get(key, "").split(","))))
+
+
+def changes(node: NodeView, wanted: Remedy) -> Mapping[str, str | None]:
+    """The annotations to write. A cordon stays until an operator lifts it, as a device that failed once may again."""
+    found: dict[str, str | None] = {}
+    for key, uuids in wanted.cordon.items():
+        there = cordoned(node, key)
+        more = [uuid for uuid in uuids if uuid not in there]
+        if more and len(there) < MAX_NAMED:
+            found[key] = ",".join([*there, *more][:MAX_NAMED])
+    asked = ",".join(wanted.reset[:MAX_NAMED]) or None
+    if node.annotations.get(RESET_WANTED) != asked:
+        found[RESET_WANTED] = asked
+    return found
+
+
+class Remediation:
+    """Watches the devices, and does or says what ``remedy`` finds."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        node: LiveNode,
+        events: EventRecorder,
+        *,
+        mode: Mode,
+        sources: Callable[[], Sequence[FamilySource]],
+        held: Callable[[], Iterable[HeldShare]],
+    ) -> None:
+        self._cluster = cluster
+        self._node = node
+        self._events = events
+        self._mode = mode
+        self._sources = sources
+        self._held = held
+        self._told: set[tuple[RemedyStep, str]] = set()
+
+    async def run(self) -> NoReturn:
+        """Until it is cancelled."""
+        while True:
+            try:
+                await self.look()
+            except ClusterError as error:
+                log.warning("remediation failed", problem=error.message, status=error.status)
+                await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(EVERY_S)
+
+    async def look(self) -> None:
+        """Once."""
+        node = self._node.value
+        if node is None or any(not source.snapshot.value.ready for source in self._sources()):
+            return  # while a driver is away, nobody knows which devices need what
+        wanted = remedy(self._sources(), self._held())
+        writing = changes(node, wanted) if self._mode == "on" else {}
+        if writing:
+            self._node.deliver(await self._cluster.patch_node(writing, resource_version=node.resource_version))
+            log.info("remediation", written=sorted(writing))
+        self._tell(wanted)
+
+    def _tell(self, wanted: Remedy) -> None:
+        """An Event for each step that is new."""
+        dry = self._mode != "on"
+        cordon = RemedyStep.WOULD_CORDON if dry else RemedyStep.CORDON
+        reset = RemedyStep.WOULD_RESET if dry else RemedyStep.RESET
+        steps = {(cordon, uuid) for uuids in wanted.cordon.values() for uuid in uuids}
+        steps |= {(reset, uuid) for uuid in wanted.reset}
+        devices = {device.uuid: device for source in self._sources() for device in source.snapshot.value.devices}
+        for step, uuid in sorted(steps - self._told):
+            self._events.node(step.value, f"{_named(devices[uuid])}: {WORDS[step]}", warning=True)
+        self._told = steps
+
+
+WORDS: Mapping[RemedyStep, str] = {
+    RemedyStep.CORDON: "schedulers place nothing on it any more, until you take it out of the node's annotation",
+    RemedyStep.RESET: "nobody has it, so that it can be reset now",
+    RemedyStep.WOULD_CORDON: "remediation: on would cordon it",
+    RemedyStep.WOULD_RESET: "nobody has it, and remediation: on would ask for a reset now",
+}
+
+
+def _named(device: Device) -> str:
+    return f"{device.family} device {device.number} ({device.uuid}), {device.reason} {device.message}".rstrip()

@@ -1,0 +1,86 @@
+"""What a node's conditions say of its devices, and which devices are cordoned or want a reset."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hami_plugin.aio import Watched
+from hami_plugin.model.device import Health, Snapshot
+from hami_plugin.model.views import NodeView
+from hami_plugin.node_status import remediation
+from hami_plugin.node_status.annotations import FamilySource
+from hami_plugin.node_status.condition import condition_of, kinds_of
+from hami_plugin.node_status.remediation import Remedy, changes, remedy
+from hami_plugin.protocol.keys import RESET_WANTED
+from tests.support.builders import FAMILY, device, grant, held_by, ids, pod, uuid
+
+CORDONING = replace(FAMILY, rules=replace(FAMILY.rules, cordon="toy/cordon"))
+NOUNS = {"toy": "NPU", "other": "DEV"}
+
+
+def source(*devices, ready=True, reason="", vendor="toy", family=CORDONING):
+    snapshot = Snapshot(devices=devices, ready=ready, reason=reason, message="why" if reason else "")
+    return FamilySource(family=family, snapshot=Watched(snapshot), vendor=vendor)
+
+
+def broken(number, *, grave=True):
+    return device(number, health=Health.UNHEALTHY, reason="Bad", message="it broke", grave=grave)
+
+
+def test_each_kind_of_device_has_a_condition_by_what_its_users_call_it():
+    kinds = kinds_of([source(device(0)), source(device(1)), source(device(2), vendor="other")], NOUNS)
+
+    assert [(kind.condition, len(kind.sources)) for kind in kinds] == [("AcceleratorDegraded", 1), ("NPUDegraded", 2)]
+
+
+def test_a_condition_names_what_is_out_of_service_and_says_nothing_that_changes_by_itself():
+    (kind,) = kinds_of([source(device(0), broken(1), device(2, health=Health.SUSPECT))], NOUNS)
+
+    found = condition_of(kind)
+
+    assert (found.type, found.status, found.reason) == ("NPUDegraded", "True", "DevicesOutOfService")
+    assert found.message == "1 of 3 NPUs are out of service: NPU1 (Bad it broke; needs a reset or a reboot)"
+
+
+@pytest.mark.parametrize(
+    ("one", "status"),
+    [
+        (source(device(0)), "False"),
+        (source(ready=False, reason="NoDriver"), "Unknown"),
+        (source(ready=False, reason="NotLookedYet"), None),
+        (source(), None),
+    ],
+)
+def test_a_condition_is_unknown_without_a_driver_and_absent_without_devices(one, status):
+    (kind,) = kinds_of([one], NOUNS)
+    found = condition_of(kind)
+
+    assert (found and found.status) == status
+
+
+def test_only_devices_that_need_a_reset_are_cordoned_and_only_free_ones_want_it():
+    devices = (device(0), broken(1), broken(2, grave=False), broken(3))
+    held = [held_by(pod("one"), replicas=ids((3, 0)), grants=[grant(3)])]
+
+    found = remedy([source(*devices), source(broken(5), family=FAMILY)], held)
+
+    assert found == Remedy(cordon={"toy/cordon": (uuid(1), uuid(3))}, reset=(uuid(1), uuid(5)))
+
+
+def test_a_cordon_is_added_to_those_that_are_there_and_never_lifted():
+    wanted = Remedy(cordon={"toy/cordon": ("b", "c")}, reset=())
+
+    assert changes(NodeView(name="n", annotations={"toy/cordon": "a, b"}), wanted) == {"toy/cordon": "a,b,c"}
+    assert changes(NodeView(name="n", annotations={"toy/cordon": "a,b,c"}), wanted) == {}
+    gone = changes(NodeView(name="n", annotations={"toy/cordon": "b", RESET_WANTED: "b"}), Remedy(cordon={}, reset=()))
+    assert gone == {RESET_WANTED: None}
+
+
+def test_an_annotation_of_cordons_does_not_grow_without_end():
+    many = tuple(f"u{number}" for number in range(3 * remediation.MAX_NAMED))
+
+    found = changes(NodeView(name="n"), Remedy(cordon={"toy/cordon": many}, reset=many))
+
+    assert [len(text.split(",")) for text in found.values()] == [remediation.MAX_NAMED] * 2
