@@ -16,8 +16,10 @@ from hami_plugin.errors import HamiError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import ContainerView, Json, PodView
+from hami_plugin.sdk import Parameters
 
-MAX_RESULTS, MAX_CONSUMERS = 32, 256
+MAX_RESULTS, MAX_CONSUMERS, MAX_CONFIG = 32, 256, 1024
+"""Classes and the claim may have 32 entries of configuration each; so may each of 32 requests' classes."""
 _UID = re.compile(r"[0-9a-zA-Z](?:[-0-9a-zA-Z]{0,62}[0-9a-zA-Z])?")
 _REQUEST = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -66,6 +68,15 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What a DeviceClass or the claim says to the devices of these requests, as it is written."""
+
+    requests: frozenset[str]
+    by_class: bool
+    parameters: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """A claim as far as it is a driver's. ``consumers`` are UIDs of the pods that it is reserved for."""
 
@@ -74,6 +85,7 @@ class Claim:
     name: str
     results: tuple[Result, ...]
     consumers: tuple[str, ...]
+    config: tuple[Config, ...] = ()
 
     @property
     def key(self) -> str:
@@ -102,13 +114,6 @@ def read_claim(document: Json, *, uid: str, driver: str, pool: str) -> Claim:
     results = [one for one in _list(allocation, "results") if isinstance(one, Mapping) and one.get("driver") == driver]
     if not 0 < len(results) <= MAX_RESULTS:
         raise ClaimError(f"{key} has {len(results)} devices of {driver}; from 1 to {MAX_RESULTS} can be made ready")
-    for one in _list(allocation, "config"):
-        if isinstance(one, Mapping) and _map(one, "opaque").get("driver") == driver:
-            raise ClaimError(
-                f"{key} or its DeviceClass has parameters for {driver}, which knows none",
-                hint="take the entry out of config; amounts are asked for as capacity",
-                reason=ClaimReason.UNSUPPORTED,
-            )
     consumers = [one for one in _list(status, "reservedFor") if isinstance(one, Mapping)]
     pods = tuple(str(one.get("uid", "")) for one in consumers if one.get("resource") == "pods")[:MAX_CONSUMERS]
     if not pods:
@@ -119,7 +124,42 @@ def read_claim(document: Json, *, uid: str, driver: str, pool: str) -> Claim:
         name=name,
         results=tuple(_result(one, key, pool) for one in results),
         consumers=pods,
+        config=_config(_list(allocation, "config"), [str(one.get("request", "")) for one in results], driver),
     )
+
+
+def _config(entries: Sequence[object], requests: Sequence[str], driver: str) -> tuple[Config, ...]:
+    """What classes, then the claim, say to the driver's devices. ``requests`` are as the scheduler chose them."""
+    found = []
+    for one in entries[:MAX_CONFIG]:
+        opaque = _map(one, "opaque") if isinstance(one, Mapping) else {}
+        if not isinstance(one, Mapping) or opaque.get("driver") != driver:
+            continue
+        named = [str(name) for name in _list(one, "requests")]
+        about = [each for each in requests if not named or each in named or each.partition("/")[0] in named]
+        found.append(
+            Config(
+                requests=frozenset(each.partition("/")[0] for each in about),
+                by_class=one.get("source") == "FromClass",
+                parameters=opaque.get("parameters"),
+            )
+        )
+    return tuple(found)
+
+
+def environment(claim: Claim, request: str, known: Parameters, driver: str) -> Mapping[str, str]:
+    """What the parameters of a request say to its containers: later ones beat earlier ones, a claim its class."""
+    said: dict[str, str] = {}
+    for one in sorted(claim.config, key=lambda one: not one.by_class):
+        if request in one.requests:
+            try:
+                said |= known.read(one.parameters, driver, by_class=one.by_class)
+            except ValueError as error:
+                whose = "its DeviceClass" if one.by_class else "itself"
+                raise ClaimError(
+                    f"ResourceClaim {claim.key}, request {request}: of {whose}, {error}", reason=ClaimReason.UNSUPPORTED
+                ) from error
+    return said
 
 
 def _result(one: Json, key: str, pool: str) -> Result:
@@ -193,7 +233,8 @@ def parts(claim: Claim, used: Sequence[Use], shared: Mapping[str, bool]) -> tupl
     """The claim's results by the containers that receive them. ``shared`` are devices that containers have parts of.
 
     A container has one list of limits, in the order of its devices: several requests make one only where all who have
-    one of them have all. And what counts a container's part counts it for that container alone.
+    one of them have all. And what counts a container's part counts the processes that it can see: of that container
+    alone, or of all containers of a pod that share their processes.
     """
     groups: dict[frozenset[tuple[str, str]], list[str]] = {}
     for request in dict.fromkeys(result.request for result in claim.results):
@@ -204,12 +245,18 @@ def parts(claim: Claim, used: Sequence[Use], shared: Mapping[str, bool]) -> tupl
         results = tuple(result for result in claim.results if result.request in requests)
         holders = [use for use in used if (use.pod.uid, use.container.name) in users]
         lasting = [use for use in holders if not use.container.alone]
-        if len(lasting) > 1 and any(shared.get(result.device) and not result.admin for result in results):
+        together = len({use.pod.uid for use in lasting}) == 1 and lasting[0].pod.shares_processes
+        if (
+            len(lasting) > 1
+            and not together
+            and any(shared.get(result.device) and not result.admin for result in results)
+        ):
             names = " and ".join(f"{use.container.name} of {use.pod.key}" for use in lasting[:2])
             raise ClaimError(
                 f"request {requests[0]} of ResourceClaim {claim.key} is for containers {names}, "
                 "and limits are counted for one container",
-                hint="give each container a request of its own",
+                hint="give each container a request of its own, or set the pod's shareProcessNamespace: true and "
+                "have them share one limit",
                 reason=ClaimReason.UNSUPPORTED,
             )
         given = [result.device for result in results]

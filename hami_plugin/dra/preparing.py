@@ -33,6 +33,7 @@ from hami_plugin.dra.claims import (
     PreparedShare,
     Result,
     Use,
+    environment,
     excess,
     parts,
     read_claim,
@@ -482,6 +483,8 @@ class ClaimPreparer:
                 own.append(_held(result, given.family, one, others))
         found = parts(claim, used, {name: any(card.shared for card in one.cards) for name, one in devices.items()})
         self._refuse_two_lists(claim, found)
+        said = self._said(claim, devices)
+        _refuse_two_minds(claim, found, said)
         entry = Prepared(
             driver=self.driver,
             uid=claim.uid,
@@ -491,7 +494,7 @@ class ClaimPreparer:
             shares=tuple(own),
             boot=self._boot,
         )
-        plan = PreparePlan(entry=entry, claim=claim, parts=found, devices=devices)
+        plan = PreparePlan(entry=entry, claim=claim, parts=found, devices=devices, said=said)
         return plan, excess(own, beside, [card for one in devices.values() for card in one.cards])
 
     def _devices_of(self, claim: Claim) -> dict[str, GivenDevice]:
@@ -516,6 +519,13 @@ class ClaimPreparer:
             raise ClaimError(
                 f"ResourceClaim {claim.key} has device {one.name}, which {holder} has", reason=ClaimReason.IN_USE
             )
+
+    def _said(self, claim: Claim, devices: Mapping[str, GivenDevice]) -> Mapping[str, Mapping[str, str]]:
+        """The environment that each request's parameters stand for. ``ClaimError`` for what its devices do not know."""
+        return {
+            one.request: environment(claim, one.request, devices[one.device].family.node.parameters, self.driver)
+            for one in claim.results
+        }
 
     def _refuse_two_lists(self, claim: Claim, found: Sequence[Part]) -> None:
         """``ClaimError`` for a container that has devices of this driver by another claim: limits are one list."""
@@ -556,7 +566,8 @@ class ClaimPreparer:
             injection = await self._guard.ask("inject", partial(family.node.inject, assignment, self._node.host))
             plan.leftovers.append(family.node.leftovers(pod.uid, container.name, self._node.host.paths))
             injections.append(injection)
-            names |= dict.fromkeys(part.requests, injection.edits)
+            said = ContainerEdits(env=plan.said[part.requests[0]])
+            names |= dict.fromkeys(part.requests, injection.edits.merged(said))
             receivers.append(
                 Receiver(
                     uid=pod.uid,
@@ -636,13 +647,30 @@ class GivenDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparePlan:
-    """How a claim is to be made ready. ``devices`` are what it was given, by name."""
+    """How a claim is to be made ready. ``devices`` are what it was given, by name, and ``said`` the environment that
+    each request's parameters stand for.
+    """
 
     entry: Prepared
     claim: Claim
     parts: Sequence[Part]
     devices: Mapping[str, GivenDevice]
+    said: Mapping[str, Mapping[str, str]]
     leftovers: list[Leftovers] = field(default_factory=list)
+
+
+def _refuse_two_minds(claim: Claim, found: Sequence[Part], said: Mapping[str, Mapping[str, str]]) -> None:
+    """``ClaimError`` where a container's requests have parameters that differ: it has one environment."""
+    for part in found:
+        first = part.requests[0]
+        other = next((one for one in part.requests if said[one] != said[first]), None)
+        if other and part.use:
+            raise ClaimError(
+                f"container {part.use.container.name} of {part.use.pod.key} receives requests {first} and {other} of "
+                f"ResourceClaim {claim.key}, whose parameters differ",
+                hint="give both the same parameters, or put its devices into one request",
+                reason=ClaimReason.UNSUPPORTED,
+            )
 
 
 def _shown(one: Prepared) -> Mapping[str, Any]:

@@ -56,7 +56,8 @@ class PodView:
     """One pod. ``containers`` are all of them, init containers first: the order in which the kubelet allocates.
 
     ``group`` is the pod group that it is to be scheduled with, of the scheduler plugin or of Kubernetes itself.
-    ``claims`` are the ResourceClaims, by the pod's names for them, as far as they have been made.
+    ``claims`` are the ResourceClaims, by the pod's names for them, as far as they have been made. ``shares_processes``:
+    its containers see each other's.
     """
 
     uid: str
@@ -74,6 +75,7 @@ class PodView:
     runtime_class: str = ""
     group: str = ""
     claims: Mapping[str, str] = field(default_factory=dict)
+    shares_processes: bool = False
 
     @property
     def key(self) -> str:
@@ -171,6 +173,7 @@ def pod_view(pod: Json, *, brief: bool = False) -> PodView:
         runtime_class=_text(spec, "runtimeClassName"),
         group=_text(_map(meta, "labels"), GROUP_LABEL) or _text(_map(spec, "schedulingGroup"), "podGroupName"),
         claims={} if brief else _claims(spec, status, extended),
+        shares_processes=spec.get("shareProcessNamespace") is True,
     )
 
 

@@ -25,6 +25,7 @@ from hami_plugin.sdk.family import (
 )
 from hami_plugin.sdk.hardware import Hardware, distances
 from hami_plugin.sdk.listed_cards import Card, Fabric, comma_lists, listed_vendor, whole_cards
+from hami_plugin.sdk.parameters import NO_PARAMETERS, Parameter, Parameters
 from hami_plugin.sdk.partitions import (
     NOWHERE,
     Cuttable,
@@ -57,6 +58,7 @@ from hami_plugin.sdk.vendor import (
 
 __all__ = [
     "NOWHERE",
+    "NO_PARAMETERS",
     "SHARED_LOCK",
     "AnnotationKeys",
     "Announce",
@@ -78,6 +80,8 @@ __all__ = [
     "ModeSide",
     "NoRoomError",
     "NodeSide",
+    "Parameter",
+    "Parameters",
     "Partition",
     "PartitionDriver",
     "PartitionSide",

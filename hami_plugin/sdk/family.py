@@ -26,6 +26,7 @@ from hami_plugin.scheduler.engine.devices import Given
 from hami_plugin.scheduler.engine.policy import CHARGED, Policy, by_group, first, standard, when
 from hami_plugin.scheduler.engine.registered import NodeDevices, annotated, none_known
 from hami_plugin.scheduler.engine.requests import Admit, amount, counted, if_limited, not_asked
+from hami_plugin.sdk.parameters import NO_PARAMETERS, Parameters
 from hami_plugin.sdk.partitions import (
     Cuttable,
     ModeDriver,
@@ -393,7 +394,7 @@ class NodeSide:
     of its starts. ``usage`` reads what a container uses of its devices, ``limit`` changes how much that may be while it
     runs, and ``pace`` whether it may start work now. ``folders`` is the host directory with one directory for each
     container, ``<pod UID>_<name>``, which is removed with its pod. ``partitions`` are cut for containers, and ``modes``
-    of cards are switched.
+    of cards are switched. ``parameters`` are what ResourceClaims may say to its devices beside amounts.
 
     A function that receives ``HostFiles`` may inspect the host, on a thread of its own, within 2 s. All others only
     compute from their arguments: they run on the event loop, for every waiting pod.
@@ -429,6 +430,7 @@ class NodeSide:
     folders: Callable[[HostPaths], Path] | None = None
     partitions: PartitionSide | None = None
     modes: ModeSide | None = None
+    parameters: Parameters = NO_PARAMETERS
 
     @property
     def tells_taken(self) -> bool:

@@ -40,7 +40,9 @@ def allocate(api: SimulatedApiServer, claim: Object, pod: Object, node: str) -> 
     if results is None:
         raise UnschedulableError("cannot allocate all claims", hint="no device of a whole pool has enough left")
     reserved = {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
-    status = {"allocation": {"devices": {"results": results}}, "reservedFor": [reserved]}
+    config = [{"source": "FromClaim", **one} for one in claim["spec"]["devices"].get("config", ())]
+    devices = {"results": results, **({"config": config} if config else {})}
+    status = {"allocation": {"devices": devices}, "reservedFor": [reserved]}
     return api.set_claim_status(meta["namespace"], meta["name"], status)
 
 

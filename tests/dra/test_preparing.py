@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from hami_plugin.dra.claims import ClaimError
 from hami_plugin.dra.preparing import PreparingTiming
 from hami_plugin.dra.slices import MEMORY
 from hami_plugin.model.device import Health, Snapshot, physical_counts
+from hami_plugin.sdk import Parameter, Parameters
 from tests.dra.node import BY_CDI, DRIVER, Claims, given
 from tests.support.builders import CARD_MIB, COUNT, changed, snapshot, uuid
 
@@ -303,10 +305,90 @@ async def test_parameters_for_the_driver_are_refused_and_those_for_others_passed
     ref = claims.claim("a", given(1))
     devices = claims.api.claims["team", "a"]["status"]["allocation"]["devices"]
     devices["config"] = [{"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": {"kind": "X"}}}]
-    assert "has parameters for" in await refused(claims, ref)
+    assert f"{DRIVER} knows no parameters" in await refused(claims, ref)
 
     devices["config"][0]["opaque"]["driver"] = "other.io"
     assert await claims.names(ref)
+
+
+def said(*, by_class=False, requests=(), **fields):
+    """An entry of configuration, as the scheduler copies it into the allocation."""
+    parameters = {"apiVersion": f"{DRIVER}/v1", "kind": "DeviceParameters", **fields}
+    source = "FromClass" if by_class else "FromClaim"
+    return {"source": source, "requests": [*requests], "opaque": {"driver": DRIVER, "parameters": parameters}}
+
+
+KNOWN = Parameters(
+    fields={
+        "level": Parameter(variable="LEVEL", values={n: str(n) for n in range(3)}),
+        "free": Parameter(variable="FREE", values={True: "yes", False: "no"}, granted=frozenset({True})),
+    }
+)
+
+
+@pytest.fixture
+def telling(tmp_path):
+    """Devices whose vendor knows parameters."""
+    return Claims(tmp_path, family=changed(BY_CDI, parameters=KNOWN))
+
+
+async def asked_with(claims, *config, results=None, **more):
+    ref = claims.claim("a", *(results or [given(1)]), **more)
+    claims.api.claims["team", "a"]["status"]["allocation"]["devices"]["config"] = list(config)
+    return ref
+
+
+async def test_parameters_are_in_the_container_and_a_claims_beat_its_classs(telling):
+    ref = await asked_with(
+        telling, said(level=2), said(by_class=True, level=1, free=True), said(requests=["other"], level=0)
+    )
+
+    found = telling.limits(await telling.names(ref))
+
+    assert (found["LEVEL"], found["FREE"], found["LIMIT_0"]) == ("2", "yes", "1000m,10")
+
+
+async def test_parameters_of_an_alternative_are_of_the_request_that_was_given_it(telling):
+    config = (said(requests=["gpu/big"], level=1), said(requests=["gpu/small"], level=2))
+    ref = await asked_with(telling, *config, results=[given(1, request="gpu/small")])
+
+    assert telling.limits(await telling.names(ref))["LEVEL"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        (said(levels=1), "parameters have levels, which is unknown; there are level, free"),
+        (said(level=3), "parameters have level: 3; choose from 0, 1, 2"),
+        (said(level="1"), "choose from 0, 1, 2"),
+        (said(level=True), "choose from 0, 1, 2"),
+        (said(free=True), "free: true, which only a DeviceClass may have"),
+        (said(kind="Other"), f"write kind: DeviceParameters and apiVersion: {DRIVER}/v1"),
+        (said(apiVersion=f"{DRIVER}/v9"), f"apiVersion: {DRIVER}/v1"),
+        ({"opaque": {"driver": DRIVER, "parameters": ["x"]}}, "parameters are no object"),
+    ],
+    ids=["unknown", "value", "text", "truth", "granted", "kind", "version", "list"],
+)
+async def test_parameters_that_nobody_knows_are_refused_with_those_that_are(telling, entry, why):
+    assert why in await refused(telling, await asked_with(telling, entry))
+    assert telling.files() == []
+
+
+async def test_a_container_whose_requests_say_different_things_is_refused(telling):
+    results = [given(1, request="a"), given(2, request="b", share="s2")]
+    ref = await asked_with(telling, said(requests=["a"], level=1), results=results, containers={"main": ["a", "b"]})
+
+    assert "whose parameters differ" in await refused(telling, ref)
+
+
+async def test_containers_that_see_each_others_processes_share_one_limit(claims):
+    ref = claims.claim("a", given(1), containers={"one": [""], "two": [""]})
+    pod = claims.node.pods.get("0-a")
+    claims.node.pods.update(replace(pod, shares_processes=True))
+
+    found = claims.limits(await claims.names(ref))
+
+    assert (found["CONTAINER"], found["LIMIT_0"]) == ("one", "1000m,10")
 
 
 @pytest.mark.parametrize("state", [Health.UNHEALTHY, Health.PROBATION])

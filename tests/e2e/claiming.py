@@ -47,12 +47,13 @@ class Stage:
     def published(self):
         return [device for one in self.api.slices() for device in one["spec"].get("devices", ())]
 
-    def place(self, name, *, containers=("main",), request=None, **asked):
+    def place(self, name, *, containers=("main",), request=None, config=(), **asked):
         """A pod with a claim of its own, allocated and bound: each container has the one request."""
         exactly = request or {"deviceClassName": DRIVER, "capacity": {"requests": asked}}
         request = {"name": "gpu", "exactly": exactly}
+        devices = {"requests": [request], "config": list(config)}
         claim = self.api.create_claim(
-            {"metadata": {"name": f"{name}-gpu", "namespace": NAMESPACE}, "spec": {"devices": {"requests": [request]}}}
+            {"metadata": {"name": f"{name}-gpu", "namespace": NAMESPACE}, "spec": {"devices": devices}}
         )
         listed = [{"name": one, "resources": {"claims": [{"name": "gpu"}]}} for one in containers]
         spec = {"containers": listed, "resourceClaims": [{"name": "gpu", "resourceClaimName": f"{name}-gpu"}]}

@@ -78,6 +78,33 @@ async def test_a_claims_life_from_the_slice_to_the_container_across_restarts_of_
     assert set(left.values()) == {"drop"}
 
 
+async def test_a_claims_parameters_reach_its_container_and_a_slip_is_refused_at_its_pod(stage):
+    def entry(**fields):
+        parameters = {"apiVersion": "nvidia.hami.io/v1", "kind": "DeviceParameters", **fields}
+        return {"opaque": {"driver": DRIVER, "parameters": parameters}}
+
+    await stage.start()
+    pod = stage.place("told", config=[entry(priority=1, corePolicy="force", logLevel=4)], memory="1000Mi")
+    slip = stage.place("slip", config=[entry(prioritty=1)], memory="1000Mi")
+
+    await stage.kubelet.prepare(pod)
+
+    env = stage.edits(pod).env
+    assert (
+        env.items()
+        >= {
+            "CUDA_TASK_PRIORITY": "1",
+            "GPU_CORE_UTILIZATION_POLICY": "force",
+            "LIBCUDA_LOG_LEVEL": "4",
+            "CUDA_DEVICE_MEMORY_LIMIT_0": "1000m",
+        }.items()
+    )
+    with pytest.raises(
+        PrepareError, match="parameters have prioritty, which is unknown; there are corePolicy, priority"
+    ):
+        await stage.kubelet.prepare(slip)
+
+
 async def test_without_the_gate_for_shares_cards_go_whole_and_the_daemon_says_so(stage):
     stage.api.store.shares = False
     await stage.start()

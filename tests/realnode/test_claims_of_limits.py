@@ -12,6 +12,7 @@ from tests.realnode.placing import Scheduler
 from tests.realnode.pods import Pods
 from tests.realnode.release import Release, values
 from tests.realnode.servers import until
+from tests.runtimes.simulated import HOOK, HOOK_SCRIPT
 
 pytestmark = [
     pytest.mark.case("v", "devices by ResourceClaims: shared, whole, and through every restart"),
@@ -31,6 +32,9 @@ def by_claims(installed, node):
     Release(node=node).upgrade(both)
     until(lambda: not before & set(scheduler.pods()), "another scheduler", WAIT_S)
     scheduler.await_ready()
+    machine = installed.machine()
+    machine.make_nodes_real()
+    (machine.directory / HOOK).write_bytes(HOOK_SCRIPT.read_bytes())
     yield installed
     before = set(scheduler.pods())
     installed.configure()

@@ -30,7 +30,7 @@ from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment, Share
 from hami_plugin.model.usage import ContainerUsage, Pace
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.sdk import Family, Injection, Leftovers, NodeSide, ToolError
+from hami_plugin.sdk import Family, Injection, Leftovers, NodeSide, Parameter, Parameters, ToolError
 from hami_plugin.sdk.tools import output
 from vendors.nvidia.delivery import control_nodes, device_nodes, is_there, visible
 from vendors.nvidia.driver_files import DriverFiles, HookProgram, driver_places, find_hook, mounted, search
@@ -468,6 +468,23 @@ def _proc(settings: NvidiaSettings, host: HostFiles) -> Path:
     return settings.proc_root or host.paths.proc
 
 
+PARAMETERS = Parameters(
+    fields={
+        "corePolicy": Parameter(
+            variable="GPU_CORE_UTILIZATION_POLICY",
+            values={"default": "default", "force": "force", "disable": "disable"},
+            granted=frozenset({"disable"}),
+        ),
+        "priority": Parameter(variable="CUDA_TASK_PRIORITY", values={0: "0", 1: "1"}),
+        "oversubscribe": Parameter(
+            variable="CUDA_OVERSUBSCRIBE", values={True: "true", False: "false"}, granted=frozenset({True})
+        ),
+        "logLevel": Parameter(variable="LIBCUDA_LOG_LEVEL", values={level: str(level) for level in range(5)}),
+    }
+)
+"""What HAMi-core reads in a container beside its limits."""
+
+
 def node_side(settings: NvidiaSettings, _family: Family) -> NodeSide:
     """Cards that containers share under HAMi-core's limits, cards cut for them, or MIG instances that exist."""
     if settings.operating_mode == MIG_MODE:
@@ -492,6 +509,7 @@ def node_side(settings: NvidiaSettings, _family: Family) -> NodeSide:
         limited=lambda device: not device.place,
         labels=partial(labels, settings),
         leftovers=leftovers,
+        parameters=PARAMETERS,
         usage=container_usage,
         limit=limit,
         pace=pace,
