@@ -67,14 +67,14 @@ def _rows(device: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     named = (f"{device['deviceType']} {device['number']}", device["model"], device["health"])
     containers = device["containers"]
     if not containers:
-        yield (*named, "-", "", "", _size(device["memory"]), "", "", device["reason"])
+        yield (*named, "-", "", _known(device["memoryUsed"]), _size(device["memory"]), "", "", device["reason"])
     for number, container in enumerate(containers):
         used, utilization = container["memoryUsed"], container["utilization"]
         yield (
             *(named if number == 0 else ("", "", "")),
             f"{container['namespace']}/{container['pod']}",
             container["container"],
-            "-" if used is None else _size(used),
+            _known(used),
             _size(container["memoryLimit"]),
             f"{container['cores']:.0%}",
             "-" if utilization is None else f"{utilization:.0%}",
@@ -87,6 +87,10 @@ def _remark(container: Mapping[str, Any]) -> str:
     if state == "ok":
         return ""
     return f"{state}: {container['detail']}" if container["detail"] else state
+
+
+def _known(count: int | None) -> str:
+    return "-" if count is None else _size(count)
 
 
 def _size(count: int) -> str:

@@ -60,7 +60,7 @@ from hami_plugin.node_status.priorities import Priorities
 from hami_plugin.node_status.registration import LiveNode, Registration
 from hami_plugin.node_status.remediation import Remediation
 from hami_plugin.node_status.status import empty_status, events_of, links_of, status_document
-from hami_plugin.node_status.usage import Pods, UsageReader, usage_document
+from hami_plugin.node_status.usage import Loads, Pods, UsageReader, by_device, usage_document
 from hami_plugin.partitions.manager import partitions_document
 from hami_plugin.telemetry.connections import raise_descriptor_limit
 from hami_plugin.telemetry.http import TelemetryServer
@@ -72,6 +72,7 @@ from hami_plugin.telemetry.metrics import (
     Devices,
     FaultMetrics,
     HamiUsage,
+    HardwareLoad,
     HeldBack,
     Metrics,
     PartitionMetrics,
@@ -87,6 +88,8 @@ LOOK_S = 0.05
 """How often the progress of a new configuration is looked at."""
 COUNTED = {"hami": AS_HAMI, "exact": EXACTLY, "off": None}
 STUCK_AFTER_S = 60.0
+LOAD_KEPT_S = 60.0
+"""How long what a driver said of its devices' load is shown at least: a busy driver is late at times."""
 STATE_CHECK_S = 5.0
 FLUSH_S = 2.0
 """How long the end waits for the disk to take the last entries."""
@@ -161,6 +164,7 @@ class Daemon:
         self._holdings = PodResourcesClient(settings.pod_resources_socket)
         self.account = KubeletAccount(self._holdings, self._ledger, lending=lambda: self._serving.lending)
         self._checkpoint = CheckpointFile(settings.kubelet_dir)
+        self.loads = Loads(kept=max(LOAD_KEPT_S, 3 * settings.usage_seconds))
         self._directory = PluginDirectory(started=self._pods.by_creation)
         self._vendors = process.vendors(process.configuration)
         self.cost = CostMeter(
@@ -174,6 +178,7 @@ class Daemon:
             host=HostFiles(paths=process.host),
             interval=settings.usage_seconds,
         )
+        self._usage.further = lambda known: by_device(self._occupied(), self.loads, known)
         self._priorities = self._usage.after = Priorities(
             self._pods.get,
             self._usage.pace,
@@ -246,6 +251,7 @@ class Daemon:
             metrics=metrics,
             faults=self.fault_log,
             metered=self._metered if settings.cost_metrics else None,
+            loaded=self.loads.note if settings.usage_seconds else None,
             dra=DraNode(
                 claims=self._claims,
                 slices=self._slices,
@@ -500,6 +506,11 @@ class Daemon:
             condition,
             FaultMetrics(self.fault_log, self._occupied),
             Usage(self._usage),
+            HardwareLoad(
+                self._occupied,
+                self.loads,
+                hami_node=self._settings.node_name if self._settings.hami_metrics else "",
+            ),
             *((HeldBack(lambda: tuple(self._priorities.held_back.values())),) if self._settings.priority_loop else ()),
             Resized(lambda: self._resizer.counts),
             *((Costs(self._counted_cost),) if self._settings.cost_metrics else ()),
@@ -530,7 +541,7 @@ class Daemon:
 
     def usage(self) -> Mapping[str, object]:
         """Every device with its containers and what they use, for ``hami-plugin top``."""
-        return usage_document(self._occupied(), self._usage, self._settings.node_name)
+        return usage_document(self._occupied(), self._usage, self.loads, self._settings.node_name)
 
     async def resize(self, wish: Mapping[str, Any]) -> Mapping[str, Any]:
         """Change what a container that runs may use of its devices, for ``hami-plugin resize``."""

@@ -36,6 +36,7 @@ from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.log import logger
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.ports import DevicePlugin
+from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.node_status.annotations import FamilySource, Rendered
 from hami_plugin.node_status.faults import FaultLog
 from hami_plugin.partitions.journal import ModeJournal, PartitionJournal
@@ -468,6 +469,7 @@ class VendorBuilder:
     dra: DraNode
     faults: FaultLog
     metered: Callable[[str, Mapping[str, float]], None] | None = None
+    loaded: Callable[[str, Mapping[str, DeviceLoad]], None] | None = None
 
     def vendor(self, served: ServedVendor) -> VendorTasks:
         """One vendor's. One whose families cannot be listed is served without any, and reports it."""
@@ -543,12 +545,15 @@ class VendorBuilder:
             name,
             served.driver,
             inventory,
-            timing=DiscoveryTiming(rescan=settings.rescan_seconds, probe=settings.health.probe_seconds),
+            timing=DiscoveryTiming(
+                rescan=settings.rescan_seconds, probe=settings.health.probe_seconds, load=settings.usage_seconds
+            ),
             observer=self.metrics,
             events=self.node.events,
             faulty=partial(self.faults.note, name),
             remember=lambda: self.memory.note(name, inventory.conditions),
             metered=partial(self.metered, name) if self.metered else None,
+            loaded=partial(self.loaded, name) if self.loaded else None,
         )
 
     def _add_family(

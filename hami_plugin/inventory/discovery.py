@@ -17,8 +17,9 @@ from hami_plugin.inventory.inventory import HealthChange, Inventory
 from hami_plugin.log import logger
 from hami_plugin.model.device import Action, Device, Fault, Health
 from hami_plugin.model.ports import Observer
+from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.sdk import Driver, EnergyMeter, HealthEvent
+from hami_plugin.sdk import Driver, EnergyMeter, HealthEvent, LoadMeter
 from hami_plugin.vendor_boundary.guard import VendorErrors
 
 log = logger(__name__)
@@ -43,6 +44,7 @@ class DiscoveryTiming:
     probe: float = 5.0
     links: float = 600.0
     energy: float = 10.0
+    load: float = 5.0
     timeout: float = 5.0
     hang: float = 30.0
     close_timeout: float = 2.0
@@ -64,6 +66,7 @@ class DiscoveryLoop:
         faulty: Callable[[Device, Fault, str], None] = lambda _device, _fault, _outlook: None,
         remember: Callable[[], None] = lambda: None,
         metered: Callable[[Mapping[str, float]], None] | None = None,
+        loaded: Callable[[Mapping[str, DeviceLoad]], None] | None = None,
         backoff: Backoff | None = None,
     ) -> None:
         self.vendor = vendor
@@ -78,6 +81,8 @@ class DiscoveryLoop:
         self._faulty = faulty
         self._metered = metered
         self._metered_at = float("-inf")
+        self._loaded = loaded
+        self._loaded_at = float("-inf")
         self._backoff = backoff or Backoff(first=1.0, cap=30.0)
         self._thread = WorkThread(f"{vendor}-driver")
         self._linked: tuple[frozenset[str], float] = (frozenset(), float("-inf"))
@@ -173,13 +178,17 @@ class DiscoveryLoop:
             log.info("driver ready", vendor=self.vendor, devices=len(discovery.sightings), **facts)
 
     async def _meter(self) -> None:
-        """Read now and then what the devices have drawn, if anybody wants to know and the driver can tell."""
+        """Read now and then what the devices have drawn, and how much of them is in use, if anybody wants to know and
+        the driver can tell.
+        """
         driver, now = self._driver, time.monotonic()
-        if self._metered is None or not isinstance(driver, EnergyMeter):
-            return
-        if now - self._metered_at >= min(self._timing.energy, self._timing.rescan):
+        due = now - self._metered_at >= min(self._timing.energy, self._timing.rescan)
+        if self._metered and due and isinstance(driver, EnergyMeter):
             self._metered_at = now
             self._metered(await self._call(driver.energy))
+        if self._loaded and now - self._loaded_at >= self._timing.load and isinstance(driver, LoadMeter):
+            self._loaded_at = now
+            self._loaded(await self._call(driver.load))
 
     async def _measure(self, answering: frozenset[str]) -> None:
         """Measure the links when the set of answering devices has changed, and every now and then."""

@@ -31,6 +31,17 @@ class Pace(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceLoad:
+    """What the hardware itself says of a device: bytes in use, and percent of the time in which it, or its memory, was
+    busy. None is what it does not tell.
+    """
+
+    memory_used: int | None = None
+    utilization: int | None = None
+    memory_utilization: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceUsage:
     """One container's use of one device, in bytes and percent of the whole device; a limit of 0 is none.
 

@@ -10,7 +10,7 @@ import asyncio
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-from hami_plugin.allocation.identity import HeldShare
+from hami_plugin.allocation.identity import HeldShare, Key
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.host.threads import BoundedCalls, StuckError, carried
 from hami_plugin.log import logger
 from hami_plugin.model.placement import Grant, Share
-from hami_plugin.model.usage import ContainerUsage, Pace, UsageState
+from hami_plugin.model.usage import ContainerUsage, DeviceLoad, DeviceUsage, Pace, UsageState
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.occupancy import DeviceOccupancy
 
@@ -33,6 +33,7 @@ log = logger(__name__)
 
 READ_TIMEOUT_S = 4.0
 """How long a vendor may read the usage of all its containers."""
+ALONE = "its device's own account: nobody else has it"
 MAX_FOLDERS = 4096
 """Folders of containers that are looked at in one turn."""
 MAX_REMOVED = 64
@@ -61,6 +62,48 @@ class Pods:
     known: Callable[[], AbstractSet[str] | None]
 
 
+class Loads:
+    """What the hardware said last of each device. What is older than ``kept`` seconds is nobody's word any more."""
+
+    def __init__(self, *, kept: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._kept = kept
+        self._clock = clock
+        self._of: dict[str, tuple[float, Mapping[str, DeviceLoad]]] = {}
+
+    def note(self, vendor: str, loads: Mapping[str, DeviceLoad]) -> None:
+        """All that a vendor's driver tells."""
+        self._of[vendor] = (self._clock(), loads)
+
+    def of(self, vendor: str, uuid: str) -> DeviceLoad | None:
+        when, loads = self._of.get(vendor, (0.0, {}))
+        return loads.get(uuid) if self._clock() - when < self._kept else None
+
+
+def by_device(occupied: Iterable[DeviceOccupancy], loads: Loads, known: AbstractSet[Key]) -> Iterator[UsageReading]:
+    """The usage of containers that have devices alone, by what the hardware says of these.
+
+    ``known`` are those whose usage is read otherwise.
+    """
+    alone: dict[Key, tuple[FamilySource, HeldShare, list[DeviceUsage]]] = {}
+    for one in occupied:
+        load = loads.of(one.source.vendor, one.device.uuid)
+        if len(one.portions) != 1 or load is None or load.memory_used is None or load.utilization is None:
+            continue
+        (portion,) = one.portions
+        if portion.held.key not in known:
+            used = DeviceUsage(
+                uuid=one.device.uuid,
+                memory_used=load.memory_used,
+                memory_limit=int(portion.memory) << 20,
+                utilization=load.utilization,
+                core_limit=round(portion.cores * 100),
+            )
+            alone.setdefault(portion.held.key, (one.source, portion.held, []))[2].append(used)
+    for source, held, devices in alone.values():
+        usage = ContainerUsage(state=UsageState.OK, detail=ALONE, layout="device", devices=tuple(devices))
+        yield UsageReading(source=source, held=held, usage=usage)
+
+
 class After(Protocol):
     """What follows from each reading, on the event loop."""
 
@@ -73,7 +116,7 @@ class After(Protocol):
 
 
 class UsageReader:
-    """Reads every ``interval`` seconds; ``clock`` gives monotonic seconds. ``readings`` are the last ones."""
+    """Reads every ``interval`` seconds; ``clock`` gives monotonic seconds."""
 
     def __init__(
         self,
@@ -91,7 +134,8 @@ class UsageReader:
         self._interval = interval
         self._clock = clock
         self.after: After | None = None
-        self.readings: Sequence[UsageReading] = ()
+        self.further: Callable[[AbstractSet[Key]], Iterable[UsageReading]] = lambda _known: ()
+        self._read: Sequence[UsageReading] = ()
         self.read_at: float | None = None
 
     async def run(self) -> None:
@@ -114,11 +158,16 @@ class UsageReader:
         if known is not None:
             known = {*known, *(one.uid for one in held)}
         turns = (vendor.turn(held, known, self._host, self._clock()) for vendor in self._vendors)
-        self.readings = [reading for readings in await asyncio.gather(*turns) for reading in readings]
+        self._read = [reading for readings in await asyncio.gather(*turns) for reading in readings]
         self.read_at = self._clock()
         if self.after:
-            readings = [(one.source, one.held, one.usage) for one in self.readings]
+            readings = [(one.source, one.held, one.usage) for one in self._read]
             await self.after.turn(readings, connected=known is not None)
+
+    @property
+    def readings(self) -> Sequence[UsageReading]:
+        """The last one of each container, with those whose usage ``further`` sources tell."""
+        return [*self._read, *self.further({one.held.key for one in self._read})]
 
     async def pace(self, source: FamilySource, held: HeldShare, pace: Pace) -> None:
         """Let a container that runs start work on its devices, or hold it back. ``HamiError`` where that cannot be."""
@@ -290,10 +339,13 @@ def _remove(folder: Path) -> bool:
     return True
 
 
-def usage_document(occupied: Iterable[DeviceOccupancy], reader: UsageReader, node: str) -> Mapping[str, Any]:
+def usage_document(
+    occupied: Iterable[DeviceOccupancy], reader: UsageReader, loads: Loads, node: str
+) -> Mapping[str, Any]:
     """Every device with its containers, what they may use and what they use, as JSON has it. Memory is in bytes."""
-    used = {(one.held.key, device.uuid): device for one in reader.readings for device in one.usage.devices}
-    states = {one.held.key: one.usage for one in reader.readings}
+    readings = reader.readings
+    used = {(one.held.key, device.uuid): device for one in readings for device in one.usage.devices}
+    states = {one.held.key: one.usage for one in readings}
     devices = []
     for one in occupied:
         containers = []
@@ -313,6 +365,7 @@ def usage_document(occupied: Iterable[DeviceOccupancy], reader: UsageReader, nod
                     "detail": usage.detail if usage else "",
                 }
             )
+        load = loads.of(one.source.vendor, one.device.uuid) or DeviceLoad()
         devices.append(
             {
                 "vendor": one.source.vendor,
@@ -324,6 +377,8 @@ def usage_document(occupied: Iterable[DeviceOccupancy], reader: UsageReader, nod
                 "health": one.device.health.value,
                 "reason": one.device.reason,
                 "memory": one.memory << 20,
+                "memoryUsed": load.memory_used,
+                "utilization": None if load.utilization is None else load.utilization / 100,
                 "shares": one.shares,
                 "sharesAllocated": one.handed,
                 "containers": containers,

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from hami_plugin.model.device import Device, Discovery, Fault
 from hami_plugin.model.links import NO_LINKS, Links
+from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.sdk.vendor import HealthEvent
 
 GONE = Fault(reason="DeviceGone", message="the host no longer lists the device")
@@ -34,7 +35,8 @@ class QueriedDevice:
 class PollingDriver:
     """A ``Driver`` of functions: ``look`` discovers the devices, and ``links`` measures the links between them.
 
-    ``energy`` tells the joules that they have drawn. ``every`` is the minimum poll interval in seconds.
+    ``energy`` tells the joules that they have drawn, ``load`` how much of them is in use. ``every`` is the minimum poll
+    interval in seconds.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class PollingDriver:
         links: Callable[[Sequence[Device]], Links] = lambda _devices: NO_LINKS,
         *,
         energy: Callable[[Sequence[Device]], Mapping[str, float]] = lambda _devices: {},
+        load: Callable[[Sequence[Device]], Mapping[str, DeviceLoad]] = lambda _devices: {},
         every: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -50,6 +53,7 @@ class PollingDriver:
         self._look = look
         self._links = links
         self._energy = energy
+        self._load = load
         self._every = every
         self._clock = clock
         self._sleep = sleep
@@ -74,6 +78,9 @@ class PollingDriver:
 
     def energy(self) -> Mapping[str, float]:
         return self._energy([sighting.device for sighting in self._last.sightings])
+
+    def load(self) -> Mapping[str, DeviceLoad]:
+        return self._load([sighting.device for sighting in self._last.sightings])
 
     def poll(self, timeout: float) -> Sequence[HealthEvent]:
         """New faults since the last discovery. Recoveries are found by ``discover``, which runs while a device is

@@ -15,6 +15,7 @@ from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Discovery, Fault
 from hami_plugin.model.links import Links
 from hami_plugin.model.machine import Machine
+from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.sdk.family import Family, NodeSide
 
 
@@ -62,6 +63,14 @@ class EnergyMeter(Protocol):
 
         A card that does not tell is left out. Partitions of a card that are devices of their own kind have a part each.
         """
+
+
+@runtime_checkable
+class LoadMeter(Protocol):
+    """A ``Driver`` whose hardware tells how much of it is in use."""
+
+    def load(self) -> Mapping[str, DeviceLoad]:
+        """By the UUID of each device that tells."""
 
 
 if TYPE_CHECKING:  # a vendor's driver also runs where pydantic is not installed

@@ -19,11 +19,11 @@ from prometheus_client.registry import Collector
 from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.ports import EndpointState, NullObserver
-from hami_plugin.model.usage import ContainerUsage, DeviceUsage
+from hami_plugin.model.usage import ContainerUsage, DeviceLoad, DeviceUsage
 from hami_plugin.node_status.cost import Amount, CostAccount
 from hami_plugin.node_status.faults import FaultLog
 from hami_plugin.node_status.occupancy import DeviceOccupancy, Portion
-from hami_plugin.node_status.usage import UsageReader, UsageReading
+from hami_plugin.node_status.usage import Loads, UsageReader, UsageReading
 from hami_plugin.partitions.life import ABSENT, State
 from hami_plugin.partitions.manager import Partitions
 from hami_plugin.telemetry.connections import WHYS
@@ -699,6 +699,56 @@ def _sums(
     for values, number in samples:
         family.add_metric(values, number)
     return family
+
+
+class HardwareLoad(Collector):
+    """What the hardware itself says of each device. With ``hami_node``, the node's name, under HAMi's names too."""
+
+    def __init__(self, occupied: Callable[[], Iterable[DeviceOccupancy]], loads: Loads, *, hami_node: str = "") -> None:
+        self._occupied = occupied
+        self._loads = loads
+        self._node = hami_node
+
+    def collect(self) -> Iterator[Metric]:
+        found = [
+            (one, load) for one in self._occupied() if (load := self._loads.of(one.source.vendor, one.device.uuid))
+        ]
+        amounts: Sequence[tuple[str, str, str, float, Callable[[DeviceLoad], int | None]]] = (
+            (
+                "memory_used_bytes",
+                "memory_used_bytes",
+                "Memory of the device that is in use, by whatever it is used.",
+                1,
+                lambda load: load.memory_used,
+            ),
+            (
+                "utilization_ratio",
+                "utilization_ratio",
+                "Share of the time in which the device worked.",
+                100,
+                lambda load: load.utilization,
+            ),
+            (
+                "memory_bandwidth_utilization_ratio",
+                "memory_controller_utilization_ratio",
+                "Share of the time in which the device's memory was read or written.",
+                100,
+                lambda load: load.memory_utilization,
+            ),
+        )
+        for name, hamis, text, whole, amount in amounts:
+            told = [(one, said) for one, load in found if (said := amount(load)) is not None]
+            yield gauge(f"device_{name}", text, NAMES, [(_names(one), said / whole) for one, said in told])
+            if self._node:
+                labels = ("node", "device_index", "device_uuid", "device_type", "zone")
+                family = GaugeMetricFamily(f"hami_host_gpu_{hamis}", f"{text} HAMi's ratios go to 100.", labels=labels)
+                for one, said in told:
+                    family.add_metric(self._hamis(one), float(said))
+                yield family
+
+    def _hamis(self, one: DeviceOccupancy) -> tuple[str, ...]:
+        model = one.source.family.node.register(one.device, True).type
+        return (self._node, str(one.device.index), one.device.uuid, model, "vGPU")
 
 
 class HamiUsage(Collector):

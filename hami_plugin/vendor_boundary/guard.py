@@ -29,6 +29,7 @@ from hami_plugin.model.device import MAX_DEVICES, Action, Device, Discovery, Fau
 from hami_plugin.model.links import Link, Links
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.ports import NullObserver, Observer
+from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.protocol.decisions import one_id
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.sdk import (
@@ -276,7 +277,7 @@ class CheckedDriver:
         self._driver: Driver | None = None
         self._last: Discovery | None = None
         self._complained = False
-        self._unmetered = False
+        self._unmetered: set[str] = set()
 
     @property
     def busy_with(self) -> str | None:
@@ -304,17 +305,24 @@ class CheckedDriver:
 
     def energy(self) -> Mapping[str, float]:
         """Joules by card; nothing where the driver counts none, or fails to. No device depends on it."""
-        ask = getattr(self._driver, "energy", None)
+        return self._metered("energy", _joules)
+
+    def load(self) -> Mapping[str, DeviceLoad]:
+        """How much of each device is in use; nothing where the driver does not tell, or fails to."""
+        return self._metered("load", _loads)
+
+    def _metered(self, what: str, believed: Callable[[Any], Mapping[str, T]]) -> Mapping[str, T]:
+        ask = getattr(self._driver, what, None)
         if ask is None:
             return {}
         try:
-            return _joules(ask())
+            return believed(ask())
         except DriverUnavailableError:
             raise
         except Exception:
-            if not self._unmetered:
-                log.exception("driver failed to tell the energy that its devices have drawn")
-            self._unmetered = True
+            if what not in self._unmetered:
+                log.exception("driver failed to tell what its devices draw or use", what=what)
+            self._unmetered.add(what)
             return {}
 
     def poll(self, timeout: float) -> Sequence[HealthEvent]:
@@ -407,6 +415,23 @@ def _joules(reported: Any) -> Mapping[str, float]:
         for uuid, amount in pairs
         if _text(uuid) and isinstance(amount, int | float) and math.isfinite(amount) and amount >= 0
     }
+
+
+def _loads(reported: Any) -> Mapping[str, DeviceLoad]:
+    """What cannot be is left out."""
+    return {
+        uuid: DeviceLoad(
+            memory_used=_within(one.memory_used, 1 << 63),
+            utilization=_within(one.utilization, 100),
+            memory_utilization=_within(one.memory_utilization, 100),
+        )
+        for uuid, one in limited(dict(reported).items())
+        if _text(uuid) and isinstance(one, DeviceLoad)
+    }
+
+
+def _within(amount: object, most: int) -> int | None:
+    return amount if type(amount) is int and 0 <= amount <= most else None
 
 
 def _event(reported: object) -> HealthEvent:

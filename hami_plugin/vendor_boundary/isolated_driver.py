@@ -26,6 +26,7 @@ from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError
 from hami_plugin.log import logger
 from hami_plugin.model.device import Discovery
 from hami_plugin.model.links import Links
+from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.sdk import (
     HealthEvent,
     InUseError,
@@ -174,6 +175,11 @@ class IsolatedDriver:
     def energy(self) -> Mapping[str, float]:
         """Nothing, where the real driver has no meter."""
         found: Mapping[str, float] = self._ask("energy")
+        return found
+
+    def load(self) -> Mapping[str, DeviceLoad]:
+        """The same."""
+        found: Mapping[str, DeviceLoad] = self._ask("load")
         return found
 
     def ask(self, method: str, *arguments: Any, **named: Any) -> Any:

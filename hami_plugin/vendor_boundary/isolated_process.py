@@ -51,14 +51,16 @@ def _serve(pipe: Connection, thread: ThreadPoolExecutor) -> None:
                 send(pipe, opened)
                 continue
             driver = opened.value
-        method = (
-            _no_meter if call.method == "energy" and not hasattr(driver, "energy") else getattr(driver, call.method)
-        )
+        unmetered = call.method in METERS and not hasattr(driver, call.method)
+        method = _no_meter if unmetered else getattr(driver, call.method)
         send(pipe, _answer(pipe, thread.submit(method, *call.arguments, **call.named), driver))
 
 
-def _no_meter() -> dict[str, float]:
-    """What a driver tells of energy that has no meter."""
+METERS = ("energy", "load")
+
+
+def _no_meter() -> dict[str, Any]:
+    """What a driver tells that has no such meter."""
     return {}
 
 

@@ -13,7 +13,7 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.node_status.cost import CostAccount
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.faults import FaultLog
-from hami_plugin.node_status.usage import Pods, UsageReader
+from hami_plugin.node_status.usage import Loads, Pods, UsageReader
 from hami_plugin.scheduler.extender.metrics import SchedulerMetrics
 from hami_plugin.telemetry.metrics import (
     Claimed,
@@ -22,6 +22,7 @@ from hami_plugin.telemetry.metrics import (
     Devices,
     FaultMetrics,
     HamiUsage,
+    HardwareLoad,
     HeldBack,
     Metrics,
     PartitionMetrics,
@@ -50,6 +51,7 @@ def daemon() -> CollectorRegistry:
     reader = UsageReader([], none, host=HostFiles(paths=HostPaths()), interval=1.0)
     registry.register(Usage(reader))
     registry.register(Resized(dict))
+    registry.register(HardwareLoad(tuple, Loads(kept=1.0), hami_node="node"))
     registry.register(HeldBack(tuple))
     registry.register(Costs(CostAccount))
     registry.register(PartitionMetrics(()))

@@ -76,6 +76,32 @@ async def test_what_a_container_uses_is_told_by_metrics_and_top_as_hami_core_cou
     assert sorted(amounts) == [["1449 MiB", "4096 MiB"], ["2473 MiB", "4096 MiB"]]
 
 
+async def test_what_the_hardware_says_of_each_card_is_told_under_our_names_and_hamis(running: Any) -> None:
+    stage = await running(usageSeconds=0.05, hamiMetrics=True)
+    stage.hardware.simulator.inject("utilization", None, "40:20")
+    cards = {device.uuid for device in stage.hardware.machine.devices}
+
+    async def told(name: str) -> dict[Any, float]:
+        return series((await stage.get("/metrics"))[1], name)
+
+    async with asyncio.timeout(WITHIN_S):
+        while set((found := await told("hami_host_gpu_utilization_ratio")).values()) != {40.0}:
+            pass
+
+    assert {dict(labels)["device_uuid"] for labels in found} == cards
+    assert {frozenset(dict(labels)) for labels in found} == {
+        frozenset({"node", "device_index", "device_uuid", "device_type", "zone"})
+    }
+    assert all(dict(labels)["device_type"].startswith("NVIDIA-NVIDIA") for labels in found)
+    assert set((await told("hami_host_gpu_memory_controller_utilization_ratio")).values()) == {20.0}
+    assert set((await told("hami_plugin_device_utilization_ratio")).values()) == {0.4}
+    assert len(await told("hami_host_gpu_memory_used_bytes")) == len(cards)
+    _status, text = await stage.get("/debug/usage")
+    assert all(
+        device["utilization"] == 0.4 and device["memoryUsed"] is not None for device in json.loads(text)["devices"]
+    )
+
+
 async def test_what_a_container_puts_in_place_of_its_usage_file_harms_no_other(running: Any) -> None:
     stage = await running(usageSeconds=0.05)
     resources = stage.family.resources

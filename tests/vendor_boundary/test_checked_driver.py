@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hami_plugin.errors import DriverUnavailableError
 from hami_plugin.model.device import Action, Discovery, Fault, Sighting
 from hami_plugin.model.links import Link, Links
+from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.protocol.decisions import decode_devices, encode_devices
 from hami_plugin.protocol.register import DeviceInfo, decode_json, encode_json
 from hami_plugin.vendor_boundary.guard import IMPLAUSIBLE, CheckedDriver, plausible, plausible_fault, plausible_links
@@ -144,3 +145,40 @@ def test_a_driver_without_a_meter_tells_of_no_energy():
     driver.discover()
 
     assert driver.energy() == {}
+
+
+class Loaded(ScriptedDriver):
+    """Tells of load whatever it is told to."""
+
+    def __init__(self, told):
+        super().__init__(0)
+        self.told = told
+
+    def load(self):
+        if isinstance(self.told, Exception):
+            raise self.told
+        return self.told
+
+
+@pytest.mark.parametrize(
+    ("told", "believed"),
+    [
+        ({"a": DeviceLoad(memory_used=5, utilization=100)}, {"a": DeviceLoad(memory_used=5, utilization=100)}),
+        ({"a": DeviceLoad(memory_used=-1, utilization=101, memory_utilization=True)}, {"a": DeviceLoad()}),
+        ({"a": 5, 7: DeviceLoad()}, {}),
+        (ZeroDivisionError("by nought"), {}),
+    ],
+)
+def test_load_that_makes_no_sense_is_left_out_and_no_device_suffers(told, believed):
+    driver = CheckedDriver(lambda: Loaded(told))
+    assert len(driver.discover().sightings) == 1
+
+    assert driver.load() == believed
+    assert len(driver.discover().sightings) == 1
+
+
+def test_a_driver_that_tells_of_no_load_has_none():
+    driver = CheckedDriver(lambda: ScriptedDriver(0))
+    driver.discover()
+
+    assert driver.load() == {}

@@ -16,6 +16,7 @@ from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Links
+from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.sdk import Driver, Hardware, PollingDriver, distances, pci
 from hami_plugin.sdk.pci import text
 from vendors.amd.rules import DEVICE_TYPE
@@ -169,6 +170,25 @@ def energy(paths: HostPaths, devices: Sequence[Device]) -> Mapping[str, float]:
     return {device.uuid: drawn / parts[device.pci] for device in devices if (drawn := counted[device.pci]) is not None}
 
 
+def load(paths: HostPaths, devices: Sequence[Device]) -> Mapping[str, DeviceLoad]:
+    """By the kernel's files of each card. Partitions of one card have none of their own, and are left out."""
+    parts = Counter(device.pci for device in devices)
+    return {
+        device.uuid: DeviceLoad(
+            memory_used=_number(folder / "mem_info_vram_used"),
+            utilization=_number(folder / "gpu_busy_percent"),
+            memory_utilization=_number(folder / "mem_busy_percent"),
+        )
+        for device in devices
+        if parts[device.pci] == 1 and (folder := paths.sysfs / "bus/pci/devices" / device.pci)
+    }
+
+
+def _number(file: Path) -> int | None:
+    text = pci.text(file)
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
+
+
 def joules(table: Path) -> float | None:
     """None for a table that is missing, of another format, or too short."""
     try:
@@ -251,4 +271,6 @@ def _fault(paths: HostPaths, device: Device) -> Fault | None:
 def open_driver(settings: AmdSettings, paths: HostPaths) -> Driver:
     """The amdgpu driver of this host. Nothing is read yet."""
     roots = paths.rooted(settings)
-    return PollingDriver(partial(look, roots), partial(links, roots), energy=partial(energy, roots))
+    return PollingDriver(
+        partial(look, roots), partial(links, roots), energy=partial(energy, roots), load=partial(load, roots)
+    )

@@ -14,6 +14,7 @@ from hami_plugin.host.paths import HostPaths
 from hami_plugin.log import logger
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import NO_LINKS, Link, Links, symmetric
+from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.sdk import HealthEvent
 from hami_plugin.sdk.polling import QueriedDevice
 from vendors.nvidia.health import (
@@ -477,6 +478,22 @@ class NvmlDriver:
             with self._busy.asking(uuid), suppress(NvmlError):
                 found[uuid] = self._nvml.energy(handle) / 1000
         return found
+
+    def load(self) -> Mapping[str, DeviceLoad]:
+        """Of each card, as far as it tells: one in MIG mode does not say how busy it is."""
+        found = {}
+        for uuid, handle in self._handles.items() if self._nvml.is_open else ():
+            with self._busy.asking(uuid):
+                found[uuid] = self._load(handle)
+        return found
+
+    def _load(self, handle: Handle) -> DeviceLoad:
+        used = busy = memory = None
+        with suppress(NvmlError):
+            used = self._nvml.memory_used(handle)
+        with suppress(NvmlError):
+            busy, memory = self._nvml.utilization(handle)
+        return DeviceLoad(memory_used=used, utilization=busy, memory_utilization=memory)
 
     def poll(self, timeout: float) -> Sequence[HealthEvent]:
         events = self._events.poll(timeout)

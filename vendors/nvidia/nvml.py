@@ -217,6 +217,15 @@ class Nvml(NvmlLibrary):
         """Total memory in bytes."""
         return int(self.ask("nvmlDeviceGetMemoryInfo", handle).total)
 
+    def memory_used(self, handle: Handle) -> int:
+        """Bytes, with those that the driver keeps for itself."""
+        return int(self.ask("nvmlDeviceGetMemoryInfo", handle).used)
+
+    def utilization(self, handle: Handle) -> tuple[int, int]:
+        """Percent of the last moment in which the card computed, and in which its memory was read or written."""
+        found = self.ask("nvmlDeviceGetUtilizationRates", handle)
+        return int(found.gpu), int(found.memory)
+
     def capability(self, handle: Handle) -> str:
         """CUDA's compute capability, as ``9.0``."""
         major, minor = self.ask("nvmlDeviceGetCudaComputeCapability", handle)

@@ -10,8 +10,9 @@ import pytest
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device
+from hami_plugin.model.usage import DeviceLoad
 from tests.support.rigs import absent_and_back, kept_back_and_healed, rig
-from vendors.amd.driver import KfdNode, energy, gpu, joules, nodes
+from vendors.amd.driver import KfdNode, energy, gpu, joules, load, nodes
 
 PROFILE = "mi300x-8"
 
@@ -128,3 +129,29 @@ def test_a_table_of_an_unknown_format_tells_no_energy(tmp_path: Path) -> None:
     (tmp_path / "gpu_metrics").write_bytes(b"\x78\x00\x02\x03" + bytes(200))
 
     assert joules(tmp_path / "gpu_metrics") is None
+
+
+def test_what_is_in_use_of_a_card_is_what_the_kernel_counts(tmp_path: Path) -> None:
+    told, silent, odd = (tmp_path / "bus/pci/devices" / name for name in ("told", "silent", "odd"))
+    for folder in (told, silent, odd):
+        folder.mkdir(parents=True)
+    (told / "mem_info_vram_used").write_text("17179869184\n")
+    (told / "gpu_busy_percent").write_text("37\n")
+    (odd / "mem_info_vram_used").write_text("-1\n")
+    (odd / "gpu_busy_percent").write_text("busy\n")
+    cards = [
+        Device(uuid=name, family="AMDGPU", index=0, model="toy", memory=1, pci=name)
+        for name in ("told", "silent", "odd")
+    ]
+
+    found = load(HostPaths(sysfs=tmp_path), cards)
+
+    assert found["told"] == DeviceLoad(memory_used=16 << 30, utilization=37)
+    assert found["silent"] == found["odd"] == DeviceLoad()
+
+
+def test_partitions_of_one_card_have_no_count_of_their_own(tmp_path: Path) -> None:
+    parts = [
+        Device(uuid=name, family="AMDGPU", index=0, model="toy", memory=1, pci="0000:01:00.0") for name in ("a", "b")
+    ]
+    assert load(HostPaths(sysfs=tmp_path), parts) == {}
