@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MAX_COMMAND_LINE = 1 << 16
 FIRST_PROCESS = Path("/proc/1/cmdline")
-DOCTORS_OWN = ("pod", "namespace", "cluster", "as_json", "url", "output")
+DOCTORS_OWN = ("pod", "namespace", "cluster", "probe", "as_json", "url", "output")
 
 daemons_port = click.option(
     "--url", default="", callback=address, help="The daemon's port, if it is not where the configuration says."
@@ -37,12 +37,26 @@ daemons_port = click.option(
 @click.argument("pod", metavar="[POD]", required=False)
 @click.option("--namespace", "-n", default="default", show_default=True, help="The pod's namespace.")
 @click.option("--cluster", is_flag=True, help="Check the cluster in place of this node.")
+@click.option(
+    "--probe",
+    is_flag=True,
+    help="Also try to allocate more than its limit in each container of POD, by kubectl exec and the container's own "
+    "Python. It takes a few hundred MiB of the container's share for a moment.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @daemons_port
 @node_options
 @click.pass_context
 def doctor(
-    context: click.Context, /, pod: str | None, namespace: str, cluster: bool, as_json: bool, **_more: Any
+    context: click.Context,
+    /,
+    *,
+    pod: str | None,
+    namespace: str,
+    cluster: bool,
+    probe: bool,
+    as_json: bool,
+    **_more: Any,
 ) -> None:
     """Check this node, the cluster, or one pod, and change nothing.
 
@@ -52,8 +66,10 @@ def doctor(
     """
     if pod and cluster:
         raise click.UsageError("name a pod, or give --cluster")
+    if probe and not pod:
+        raise click.UsageError("--probe needs a pod")
     with warnings_only():
-        subject, found = asyncio.run(_examined(context, pod, namespace, cluster=cluster))
+        subject, found = asyncio.run(_examined(context, pod, namespace, cluster=cluster, probe=probe))
     if as_json:
         click.echo(json.dumps(document(subject, found), indent=2, ensure_ascii=False))
     else:
@@ -64,7 +80,7 @@ def doctor(
 
 
 async def _examined(
-    context: click.Context, pod: str | None, namespace: str, *, cluster: bool
+    context: click.Context, pod: str | None, namespace: str, *, cluster: bool, probe: bool
 ) -> tuple[str, Sequence[Finding]]:
     from hami_plugin.cli.doctor.asking import cluster_facts, pod_facts  # noqa: PLC0415  # others need no Kubernetes
     from hami_plugin.cli.doctor.cluster import cluster_findings  # noqa: PLC0415
@@ -77,7 +93,7 @@ async def _examined(
         return "cluster", cluster_findings(await cluster_facts(options, os.environ))
     if pod:
         before, slash, name = pod.rpartition("/")
-        facts = await pod_facts(before if slash else namespace, name, options, os.environ)
+        facts = await pod_facts(before if slash else namespace, name, options, os.environ, probe=probe)
         return f"pod {facts.name}", pod_findings(facts)
     found = await node_facts(options, os.environ, origin=origin, url=options["url"])
     return f"node {found.node or '(without a name)'}", node_findings(found)

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
+from hami_plugin.allocation.allocator import question_of
 from hami_plugin.cli.doctor.cluster import ClusterFacts, services
 from hami_plugin.cli.doctor.findings import Unavailable, items, member, text_in
 from hami_plugin.cli.doctor.pod import LimitedProcess, PodFacts, SchedulingVerdict
+from hami_plugin.cli.doctor.probe import Probed, probed
 from hami_plugin.cli.fit.inquiry import Inquiry, answered
 from hami_plugin.cli.pages import page
 from hami_plugin.cluster.client import NODES, PODS, calling
@@ -26,11 +28,12 @@ from hami_plugin.cluster.requests import ApiCall, ApiCalls
 from hami_plugin.config.load import Configuration
 from hami_plugin.config.settings import Settings
 from hami_plugin.daemon.startup import Options, plan
-from hami_plugin.errors import ClusterError, ConfigError, HamiError
+from hami_plugin.errors import ClusterError, ConfigError, HamiError, WireError
 from hami_plugin.host.threads import StuckError, WorkThread
 from hami_plugin.model.ports import NullObserver
 from hami_plugin.model.views import Json, PodView, pod_view, quota_view
 from hami_plugin.node_status.annotations import Traces, heard
+from hami_plugin.protocol.decisions import claims
 from hami_plugin.scheduler.extender.app import configured, families
 from hami_plugin.sdk import Family
 
@@ -99,7 +102,13 @@ async def daemons_page(url: str, name: str) -> Json | Unavailable:
 
 
 async def pod_facts(
-    namespace: str, name: str, options: Options, environment: Mapping[str, str], *, on_its_node: bool = True
+    namespace: str,
+    name: str,
+    options: Options,
+    environment: Mapping[str, str],
+    *,
+    on_its_node: bool = True,
+    probe: bool = False,
 ) -> PodFacts:
     """All that can be seen of a pod with these credentials; and with ``on_its_node`` what this host shows."""
     configuration = _cluster_configuration(options, environment)
@@ -128,8 +137,28 @@ async def pod_facts(
         events=events,
         verdict=verdict,
     )
+    if probe and view.node and not view.terminal:
+        facts = replace(facts, probed=await _probed(facts, view, options["kubeconfig"]))
     looking = on_its_node and view.node and not view.terminal
     return await _on_its_node(facts, view, options, environment) if looking else facts
+
+
+async def _probed(facts: PodFacts, pod: PodView, kubeconfig: Path | None) -> tuple[Probed, ...]:
+    """Each container with a limit of memory that HAMi-core holds it to, one after the other."""
+    limits: dict[str, list[int]] = {}
+    for family in facts.families:
+        if not family.node.usage:
+            continue
+        with suppress(WireError):  # which the lines about the decision tell
+            for claim in claims(pod, question_of(family)):
+                limits.setdefault(claim.container.name, []).extend(grant.memory << 20 for grant in claim.grants)
+    return tuple(
+        [
+            await probed(pod.namespace, pod.name, container, some, kubeconfig=kubeconfig)
+            for container, some in limits.items()
+            if any(some)
+        ]
+    )
 
 
 async def _on_its_node(facts: PodFacts, pod: PodView, options: Options, environment: Mapping[str, str]) -> PodFacts:

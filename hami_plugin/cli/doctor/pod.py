@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from hami_plugin.allocation.allocator import question_of
 from hami_plugin.cli.doctor.findings import Finding, Unavailable, failed, in_order, items, member, ok, text_in, warning
+from hami_plugin.cli.doctor.probe import Probed, isolation
 from hami_plugin.errors import RefusalReason, WireError
 from hami_plugin.model.views import ContainerView, Json, PodView
 from hami_plugin.protocol.decisions import DecidedShare, asking, claims
@@ -41,7 +42,7 @@ class PodFacts:
     and ``serves_others``: nodes also serve pods that no scheduler of HAMi's has decided.
 
     ``events`` are oldest first. ``verdict`` is asked for a pod without a node; ``usage``, containers as
-    ``/debug/usage`` has them, and ``processes`` for one that runs.
+    ``/debug/usage`` has them, and ``processes`` for one that runs; ``probed`` only if that was wished for.
     """
 
     name: str
@@ -54,6 +55,7 @@ class PodFacts:
     verdict: SchedulingVerdict | Unavailable | None = None
     usage: tuple[Json, ...] | Unavailable | None = None
     processes: tuple[LimitedProcess, ...] | Unavailable | None = None
+    probed: tuple[Probed, ...] | None = None
 
 
 WAIT = "wait until pods end there, ask for less, or add nodes; hami-plugin fit explains each device"
@@ -112,6 +114,7 @@ def pod_findings(facts: PodFacts) -> tuple[Finding, ...]:
             *_decision(pod, wanted),
             *(_region(facts, pod) if wanted else ()),
             *(_processes(facts, pod) if wanted else ()),
+            *_isolation(facts),
         )
     )
 
@@ -294,6 +297,13 @@ def _region(facts: PodFacts, pod: PodView) -> Iterator[Finding]:
         else:
             text = f"container {name}: {state}: {detail}"
             yield failed("usage", text, "what it counts cannot be believed: end the pod, and look at what it runs")
+
+
+def _isolation(facts: PodFacts) -> Iterator[Finding]:
+    if facts.probed == ():
+        yield warning("isolation", "no container of it has a limit of memory that can be tried", "it is tried for CUDA")
+    for one in facts.probed or ():
+        yield from isolation(one)
 
 
 def _processes(facts: PodFacts, pod: PodView) -> Iterator[Finding]:
