@@ -313,3 +313,50 @@ async def test_a_card_that_a_process_has_is_not_switched_until_it_ends() -> None
         await stage.until(lambda: driver(stage).mode(stage.hardware.machine.devices[2].uuid).pending, "a try", WITHIN_S)
         _status, out, _err = await ran(stage, command="partitions")
         assert out.count("waits for a reset") + out.count("at the card's next reset") == 1
+
+
+@pytest.mark.full
+async def test_cards_that_are_cut_for_pods_stand_beside_shared_ones_and_instances_that_exist(tmp_path: Path) -> None:
+    vendor = {
+        "operatingMode": "mig",
+        "cutDevices": {"index": [0]},
+        "migMode": "enabled",
+        "migStrategy": "mixed",
+        "deviceListStrategy": ["cdi-annotations"],
+    }
+    static = "nvidia.com/mig-2g.10gb"
+
+    def with_an_instance(stage: SimulatedNode) -> None:
+        card = stage.hardware.machine.devices[3].uuid
+        driver(stage).switch(card, on=True)
+        driver(stage).create(card, "2g.10gb", Placement(0, 2), lambda _ids: None)
+
+    def mode(name: str, way: str) -> dict[str, Any]:
+        return {**manifest(name, 4000), "metadata": {"name": name, "annotations": {"nvidia.com/vgpu-mode": way}}}
+
+    async with live(PROFILE, prepare=with_an_instance, vendors={"nvidia": vendor}, cdiDirs=[str(tmp_path)]) as one:
+        stage = one.stage
+        cards = [device.uuid for device in stage.hardware.machine.devices]
+        assert modes(stage) == [True, False, False, True]
+        await stage.until(lambda: stage.kubelet.allocatable(static) == 1, "the instance that exists", WITHIN_S)
+        registered = {info.id: info.mode for info in decode_json(one.written(ANNOTATIONS.register))}
+        assert registered == {cards[0]: "mig", cards[1]: "hami-core", cards[2]: "hami-core"}
+
+        (foreign,) = there(one)
+        await one.run(mode("cut", "mig"))
+        await one.run(mode("shared", "hami-core"))
+        (made,) = [each for each in there(one) if each != foreign]
+        assert made.card == cards[0]
+        (name,) = [value for key, value in one.answers["cut"].annotations.items() if key.startswith("cdi.k8s.io/")]
+        assert name.endswith(f"={made.uuid}")
+        assert one.answers["shared"].edits.env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "4000m"
+        assert "CUDA_DEVICE_MEMORY_LIMIT_0" not in one.answers["cut"].edits.env
+        await one.run(manifest("three", 4000, count=3))  # of two shared cards and one that is cut: three instances
+        assert [each.card for each in there(one) if each != foreign] == [cards[0]] * 4
+        _status, out, _err = await ran(stage, command="partitions")
+        assert made.uuid in out
+        assert foreign.uuid not in out
+
+        for name in ("cut", "three"):
+            one.end(name)
+        await stage.until(lambda: there(one) == (foreign,), "the end of the instances")

@@ -28,9 +28,8 @@ from vendors.nvidia.health import (
     no_permission,
 )
 from vendors.nvidia.host import FAMILY, UUID, HostTrees, Instance, instances, pci_address
-from vendors.nvidia.instances import Parts
+from vendors.nvidia.instances import MIG_MODE, Parts
 from vendors.nvidia.nvml import BARE_NAME, MAX_NVLINKS, Handle, NoLibraryError, Nvml, NvmlError
-from vendors.nvidia.rules import MIG_MODE
 from vendors.nvidia.settings import NvidiaSettings
 
 LEVEL_SCORES = {"INT": 60, "PIX": 50, "PXB": 40, "PHB": 30, "NODE": 20, "SYS": 10}
@@ -315,8 +314,9 @@ class CardDiscoverer:
                 device, fault = self._facts(index, handle, uuid)
                 self._known[uuid] = device
                 shared = self._settings.device_split_count > 1 and not self._divides(device)
-                divisible, cut = self._settings.mig_strategy != "none", self._settings.operating_mode == MIG_MODE
-                switched = self._settings.mig_mode != "keep"
+                cut = device.mode == MIG_MODE
+                divisible = self._settings.mig_strategy != "none" and not cut
+                switched = self._settings.mig_mode == ("enabled" if cut else "disabled")
                 fault = fault or examine(
                     self._nvml, handle, shared=shared, divisible=divisible, cut=cut, switched=switched
                 )
@@ -339,14 +339,14 @@ class CardDiscoverer:
             minor=minor_of(self._nvml, handle),
             pci=pci,
             numa=self._host.numa_node(pci),
-            mode=self._settings.operating_mode,
+            mode=self._settings.mode_of(uuid=uuid, index=index),
             traits=mig_instances(self._nvml, handle, instances(self._remembered(uuid, index))),
         )
         return device, memory if isinstance(memory, Fault) else None
 
     def _divides(self, card: Device) -> bool:
         """Whether the card's instances are devices, and it is none."""
-        return card.traits is not None and self._settings.mig_strategy != "none"
+        return card.traits is not None and self._settings.mig_strategy != "none" and card.mode != MIG_MODE
 
     def _remembered(self, uuid: str, index: int) -> Device:
         """What the card was when it last answered; else what the kernel lists; else its name alone."""
@@ -354,7 +354,7 @@ class CardDiscoverer:
         if known is None:
             known = Device(uuid=uuid, family=FAMILY, index=index, model="", memory=0)
         numa = known.numa if known.numa is not None else self._host.numa_node(known.pci)
-        return replace(known, index=index, numa=numa, mode=self._settings.operating_mode)
+        return replace(known, index=index, numa=numa, mode=self._settings.mode_of(uuid=uuid, index=index))
 
     def _name_the_nameless(self, draft: _Draft) -> list[str]:
         """Tell who a card is that cannot say it: by its index in the last look, else by the kernel's list.

@@ -22,7 +22,8 @@ from hami_plugin.protocol.register import DeviceInfo, MigProfile
 from hami_plugin.sdk import Injection, ModeSide, Partition, PartitionSide, Placement, Profile, Reservation
 from vendors.nvidia.delivery import control_nodes, device_nodes, visible
 from vendors.nvidia.host import read_capabilities
-from vendors.nvidia.rules import ALLOCATIONS, MIG_MODE, MigAllocation, MigInstance, decode_mig, encode_mig
+from vendors.nvidia.instances import MIG_MODE
+from vendors.nvidia.rules import ALLOCATIONS, POD_MODE, MigAllocation, MigInstance, decode_mig, encode_mig
 from vendors.nvidia.settings import NvidiaSettings
 
 if TYPE_CHECKING:
@@ -62,7 +63,11 @@ def mode_side(settings: NvidiaSettings) -> ModeSide | None:
     if settings.mig_mode == "keep":
         return None
     on = settings.mig_mode == "enabled"
-    return ModeSide(name="MIG", open=partial(_open, settings), wanted=lambda _device: on)
+
+    def wanted_mode(device: Device) -> bool | None:
+        return on if not on or device.mode == MIG_MODE else None
+
+    return ModeSide(name="MIG", open=partial(_open, settings), wanted=wanted_mode)
 
 
 def reserved(pod: PodView) -> list[Reservation]:
@@ -93,6 +98,9 @@ def wanted(assignment: Assignment) -> list[Reservation]:
     except WireError as error:
         raise RefusedError(RefusalReason.BAD_ANNOTATION, str(error)) from error
     granted = sorted(share.grant.uuid for share in assignment.shares if share.device.mode == MIG_MODE)
+    if granted and len(granted) < len(assignment.shares):
+        message = f'container "{name}" of pod {pod.key} is granted cards that are cut into MIG instances, and others'
+        raise RefusedError(RefusalReason.BAD_ANNOTATION, message, hint=f"ask for one kind of them with {POD_MODE}")
     if sorted(one.card for one in found) != granted:
         message = f'container "{name}" of pod {pod.key} is granted {granted}, and {ALLOCATIONS} places other instances'
         raise RefusedError(
@@ -118,6 +126,8 @@ def _named(one: MigAllocation, pod: PodView, made: Mapping[tuple[str, int], Part
 
 def registered(settings: NvidiaSettings, info: DeviceInfo, profiles: Sequence[Profile]) -> DeviceInfo:
     """With what its card may be cut into; a card without any takes no container."""
+    if info.mode != MIG_MODE:
+        return info
     allowed = _allowed(settings, info.type, profiles)
     offered = tuple(_profile(one, profiles) for one in allowed)
     count = max((one.limit for one in allowed), default=0)

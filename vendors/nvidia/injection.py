@@ -37,9 +37,9 @@ from vendors.nvidia.driver_files import DriverFiles, HookProgram, driver_places,
 from vendors.nvidia.dynamic_mig import former_side, mode_side, partition_side
 from vendors.nvidia.host import FAMILY, VISIBLE, VOID, HostTrees, instance, instances, read_capabilities
 from vendors.nvidia.host_files import RootedTree
+from vendors.nvidia.instances import MIG_MODE
 from vendors.nvidia.labels import instance_labels, labels
 from vendors.nvidia.region import Allotted, read_usage, write_limits, write_pace
-from vendors.nvidia.rules import MIG_MODE
 from vendors.nvidia.settings import NvidiaSettings
 
 LOCK_FOLDER = "/tmp/vgpulock"  # noqa: S108  # where HAMi-core looks for its lock in a container
@@ -390,7 +390,7 @@ def slices(settings: NvidiaSettings, device: Device, host: HostFiles) -> Mapping
     An instance of which the kernel lists no capability cannot be opened, and is left out.
     """
     cut = instances(device)
-    if not cut:
+    if not cut or device.mode == MIG_MODE:  # those that are made for containers have specs of their own
         return {}
     node, listed = _card_node(settings, device, host), read_capabilities(_proc(settings, host))
     named: dict[str, ContainerEdits] = {}
@@ -487,7 +487,7 @@ PARAMETERS = Parameters(
 
 def node_side(settings: NvidiaSettings, _family: Family) -> NodeSide:
     """Cards that containers share under HAMi-core's limits, cards cut for them, or MIG instances that exist."""
-    if settings.operating_mode == MIG_MODE:
+    if settings.operating_mode == MIG_MODE and not settings.cut_devices.some:
         return NodeSide(
             delivery=settings.delivery,
             device_edits=partial(device_edits, settings),
@@ -499,14 +499,15 @@ def node_side(settings: NvidiaSettings, _family: Family) -> NodeSide:
             partitions=partition_side(settings),
             modes=mode_side(settings),
         )
+    beside = settings.operating_mode == MIG_MODE  # some cards are cut, and the others are not
     return replace(
         instances_side(settings),
-        specification=generator(settings),
+        specification=None if beside else generator(settings),
         explain=partial(explain, settings),
         replicas=lambda device: 1 if device.place else settings.device_split_count,
         inject=partial(inject, settings, settings.delivery),
         host_problem=partial(missing_library, settings),
-        limited=lambda device: not device.place,
+        limited=lambda device: not device.place and device.mode != MIG_MODE,
         labels=partial(labels, settings),
         leftovers=leftovers,
         parameters=PARAMETERS,
@@ -515,7 +516,8 @@ def node_side(settings: NvidiaSettings, _family: Family) -> NodeSide:
         pace=pace,
         folders=folders,
         numa_hints=settings.enable_numa_topology,
-        partitions=former_side(settings),
+        register=partial(register_cut if beside else register, settings),
+        partitions=partition_side(settings) if beside else former_side(settings),
         modes=mode_side(settings),
     )
 
@@ -558,7 +560,9 @@ def register(settings: NvidiaSettings, device: Device, legacy: bool) -> DeviceIn
 
 
 def register_cut(settings: NvidiaSettings, device: Device, legacy: bool) -> DeviceInfo:
-    """The same of a card that is cut: nothing of it can be given out twice."""
+    """The same, and of a card that is cut: nothing of it can be given out twice."""
+    if device.mode != MIG_MODE:
+        return register(settings, device, legacy)
     return replace(register(settings, device, legacy), devmem=device.memory, devcore=100)
 
 

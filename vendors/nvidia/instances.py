@@ -18,6 +18,8 @@ from vendors.nvidia.host import FAMILY, Instance, instances
 
 Strategy = Literal["none", "single", "mixed"]
 
+MIG_MODE = "mig"
+"""``operatingMode`` of a card that is cut for containers, of which nothing here is made."""
 PREFIX = "nvidia.com/mig-"
 TYPE = "MIG-"
 MAX_NAME = 63
@@ -145,7 +147,7 @@ class Parts:
     def _divide(self, cards: Iterable[Sighting]) -> Iterator[Sighting]:
         self._cut.clear()
         for card in cards:
-            if card.device.traits is None:
+            if card.device.traits is None or card.device.mode == MIG_MODE:
                 yield card
             else:
                 parts = divided(card, self._strategy)

@@ -132,7 +132,9 @@ class MigPartitions:
             return self._all(nvml)
 
     def _all(self, nvml: MigSession) -> tuple[Partition, ...]:
-        """A card that does not answer has the name that the kernel gives it, if that lists as many as NVML."""
+        """Of the cards that are cut here. One that does not answer has the name that the kernel gives it, if that lists
+        as many as NVML.
+        """
         found: list[Partition] = []
         unlisted: list[tuple[str, NvmlError]] = []
         count, known = nvml.cards(), [one.uuid for one in self._trees.cards()]
@@ -141,7 +143,8 @@ class MigPartitions:
             try:
                 handle = nvml.card_at(index)
                 uuid = nvml.uuid(handle)
-                found += _listed(nvml, uuid, handle)
+                if self._settings.cut_devices.names(uuid=uuid, index=index):
+                    found += _listed(nvml, uuid, handle)
             except NvmlError as error:
                 if error.driver_gone:
                     raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,7 +51,7 @@ from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Admit, Admitted, Denied, Invalid, amount, counted, percentage, written
 from hami_plugin.sdk import AnnotationKeys, Family, Range, Resources, SchedulingRules, both_keys, overlaps, unoccupied
 from vendors.nvidia.host import FAMILY, VISIBLE, VOID
-from vendors.nvidia.instances import PREFIX
+from vendors.nvidia.instances import MIG_MODE, PREFIX
 from vendors.nvidia.settings import NvidiaSettings
 
 _WHAT = "MIG allocations"
@@ -165,7 +165,6 @@ def _number(value: int, where: str) -> int:
     return in_range(value, where, 0, INT32_MAX)
 
 
-MIG_MODE = "mig"
 ALLOCATIONS = "hami.io/vgpu-mig-allocations"
 """Where a pod's instances are, by container and device."""
 
@@ -331,6 +330,17 @@ in_mode = ReadFirst(_in_mode, keys=(POD_MODE,))
 """The pod's annotation, if there is one, names the way in which the card is shared."""
 
 
+class ByKind(ByNumaIf):
+    """The same groups; of several cards for one container, all are cut into MIG instances, or none is."""
+
+    def __call__(self, states: Sequence[DeviceState], context: Context) -> Iterable[Sequence[DeviceState]]:
+        groups = super().__call__(states, context)
+        if context.demand.count < 2 or len({is_cut(state) for state in states}) < 2:
+            return groups
+        kinds = ([state for state in group if is_cut(state) is cut] for group in groups for cut in (False, True))
+        return tuple(kind for kind in kinds if kind)
+
+
 def policy(settings: NvidiaSettings) -> Policy:
     """Shares of cards, or MIG instances; under ``topology-aware`` the best-linked ones."""
     usual = standard(
@@ -348,7 +358,7 @@ def policy(settings: NvidiaSettings) -> Policy:
             default_memory=settings.default_memory,
             default_cores=settings.default_cores,
         ),
-        group=ByNumaIf(NUMA_BIND),
+        group=ByKind(NUMA_BIND),
         serves=(usual[0], not_cordoned, in_mode, *usual[1:]),
         charge=charge,
         checks=(

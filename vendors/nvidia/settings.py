@@ -25,6 +25,21 @@ class FilterDevices(Section):
         return uuid in self.uuid or index in self.index
 
 
+class CutDevices(Section):
+    """The cards that ``operatingMode: mig`` cuts, by UUID or by NVML index; all where none is named."""
+
+    uuid: tuple[str, ...] = Field((), description="UUIDs of cards to cut.")
+    index: tuple[Annotated[int, Field(ge=0)], ...] = Field((), description="NVML indices of cards to cut.")
+
+    @property
+    def some(self) -> bool:
+        """Whether others stay."""
+        return bool(self.uuid or self.index)
+
+    def names(self, *, uuid: str, index: int) -> bool:
+        return not self.some or uuid in self.uuid or index in self.index
+
+
 class HealthChecks(Section):
     """Which XIDs count, in the syntax of HAMi's ``DP_DISABLE_HEALTHCHECKS`` and ``DP_ENABLE_HEALTHCHECKS``."""
 
@@ -157,6 +172,12 @@ class NvidiaSettings(ServedSettings):
         "others are unhealthy. mps is registered as such and injects as hami-core does.",
     )
 
+    cut_devices: CutDevices = setting(
+        "cutDevices",
+        CutDevices(),
+        "Which cards operatingMode mig concerns; all where none is named. The others are shared as with hami-core, or "
+        "with migStrategy mixed, if they are in MIG mode, served by their instances.",
+    )
     mig_strategy: Strategy = setting(
         "migStrategy",
         "none",
@@ -251,8 +272,19 @@ class NvidiaSettings(ServedSettings):
 
     @model_validator(mode="after")
     def _cut_one_way(self) -> NvidiaSettings:
-        if self.operating_mode == "mig" and self.mig_strategy != "none":
-            raise ValueError("operatingMode mig makes instances as pods come; set migStrategy to none with it")
+        if self.operating_mode == "mig" and not self.cut_devices.some and self.mig_strategy != "none":
+            raise ValueError(
+                "operatingMode mig makes instances as pods come; set migStrategy to none with it, or name the cards "
+                "that it concerns in cutDevices"
+            )
+        if self.operating_mode == "mig" and self.mig_strategy == "single":
+            raise ValueError(
+                "migStrategy single counts instances as cards; with operatingMode mig and cutDevices, set mixed"
+            )
+        if self.operating_mode != "mig" and self.cut_devices.some:
+            raise ValueError(
+                f"cutDevices names cards for operatingMode mig, and operatingMode is {self.operating_mode}"
+            )
         return self
 
     @model_validator(mode="after")
@@ -291,6 +323,11 @@ class NvidiaSettings(ServedSettings):
         if twice:
             raise ValueError(f"resource name {twice[0]!r} is used twice; each resource needs its own name")
         return self
+
+    def mode_of(self, *, uuid: str, index: int) -> str:
+        """How this card is shared."""
+        cut = self.operating_mode == "mig" and self.cut_devices.names(uuid=uuid, index=index)
+        return self.operating_mode if cut or self.operating_mode != "mig" else "hami-core"
 
     @property
     def cdi_generator(self) -> str:

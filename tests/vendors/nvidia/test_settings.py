@@ -49,6 +49,11 @@ def test_hamis_whole_section_is_accepted() -> None:
         ({"deviceCoreScaling": -1}, "greater than 0"),
         ({"preConfiguredDeviceMemory": -1}, "greater than or equal to 0"),
         ({"operatingMode": "mig", "migStrategy": "mixed"}, "makes instances as pods come; set migStrategy to none"),
+        ({"operatingMode": "mig", "migStrategy": "single", "cutDevices": {"index": [0]}}, "set mixed"),
+        ({"cutDevices": {"index": [0]}}, "operatingMode is hami-core"),
+        ({"migMode": "enabled"}, "operatingMode is hami-core; for one node of many"),
+        ({"migMode": "disabled", "operatingMode": "mig"}, "uses cards whole, and operatingMode is mig"),
+        ({"migMode": "disabled", "migStrategy": "mixed"}, "uses cards whole, and migStrategy is mixed"),
         ({"operatingMode": "mixed"}, "hami-core"),
         (
             {"deviceListStrategy": "device-specs"},
@@ -74,6 +79,15 @@ def test_hamis_whole_section_is_accepted() -> None:
 def test_a_setting_that_cannot_be_used_says_why(section: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         NvidiaSettings.model_validate(section)
+
+
+def test_the_cards_that_are_cut_may_be_named_and_the_others_are_shared() -> None:
+    settings = NvidiaSettings.model_validate({"operatingMode": "mig", "cutDevices": {"index": [1], "uuid": ["GPU-a"]}})
+    every = NvidiaSettings.model_validate({"operatingMode": "mig"})
+
+    asked = [("GPU-a", 0), ("GPU-b", 1), ("GPU-c", 2)]
+    assert [settings.mode_of(uuid=uuid, index=index) for uuid, index in asked] == ["mig", "mig", "hami-core"]
+    assert [every.mode_of(uuid=uuid, index=index) for uuid, index in asked] == ["mig"] * 3
 
 
 @pytest.mark.parametrize(("value", "level"), [(3, 3), ("3", 3), ("", None), (None, None)])
