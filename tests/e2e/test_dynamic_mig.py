@@ -18,7 +18,7 @@ from tests.e2e.steps import WITHIN_S, connection
 from tests.e2e.test_usage import ran
 from tests.support.live import Live, RefusedError, all_offered, live
 from vendors.nvidia.partitions import MigPartitions
-from vendors.nvidia.rules import ALLOCATIONS, ANNOTATIONS, decode_mig
+from vendors.nvidia.rules import ALLOCATIONS, ANNOTATIONS, BOTH_KINDS, decode_mig
 from vendors.nvidia.settings import NvidiaSettings
 
 PROFILE = "hgx-a100-4gpu"
@@ -342,6 +342,7 @@ async def test_cards_that_are_cut_for_pods_stand_beside_shared_ones_and_instance
         registered = {info.id: info.mode for info in decode_json(one.written(ANNOTATIONS.register))}
         assert registered == {cards[0]: "mig", cards[1]: "hami-core", cards[2]: "hami-core"}
 
+        assert one.written(BOTH_KINDS) == "true"
         (foreign,) = there(one)
         await one.run(mode("cut", "mig"))
         await one.run(mode("shared", "hami-core"))

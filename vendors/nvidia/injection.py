@@ -40,6 +40,7 @@ from vendors.nvidia.host_files import RootedTree
 from vendors.nvidia.instances import MIG_MODE
 from vendors.nvidia.labels import instance_labels, labels
 from vendors.nvidia.region import Allotted, read_usage, write_limits, write_pace
+from vendors.nvidia.rules import BOTH_KINDS
 from vendors.nvidia.settings import NvidiaSettings
 
 LOCK_FOLDER = "/tmp/vgpulock"  # noqa: S108  # where HAMi-core looks for its lock in a container
@@ -126,8 +127,8 @@ def limit(uid: str, container: str, shares: Sequence[Share], host: HostFiles) ->
 
     Memory is held to them at the next allocation. A process reads its cores when it starts.
     """
-    if cut := next((share.device.uuid for share in shares if share.device.place), ""):
-        raise HamiError(f"{cut} is a MIG instance, whose size is the hardware's", hint="make a new pod")
+    if cut := next((share.device.uuid for share in shares if share.device.place or share.device.mode == MIG_MODE), ""):
+        raise HamiError(f"{cut} is a MIG instance, or cut into some, whose size is the hardware's", hint="make a new pod")
     folder, name = _region(uid, container, host)
     try:
         write_limits(folder, name, _allotted(shares))
@@ -517,6 +518,7 @@ def node_side(settings: NvidiaSettings, _family: Family) -> NodeSide:
         folders=folders,
         numa_hints=settings.enable_numa_topology,
         register=partial(register_cut if beside else register, settings),
+        notes={BOTH_KINDS: "true"} if beside else {},
         partitions=partition_side(settings) if beside else former_side(settings),
         modes=mode_side(settings),
     )

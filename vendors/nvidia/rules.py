@@ -21,6 +21,7 @@ from hami_plugin.protocol.grammar import (
     text_of,
     to_json,
 )
+from hami_plugin.protocol.keys import OWN
 from hami_plugin.protocol.register import MigProfile, decode_json
 from hami_plugin.scheduler.engine.devices import (
     Booked,
@@ -330,12 +331,16 @@ in_mode = ReadFirst(_in_mode, keys=(POD_MODE,))
 """The pod's annotation, if there is one, names the way in which the card is shared."""
 
 
+BOTH_KINDS = f"{OWN}cut-and-shared-cards"
+"""The annotation of a node of which some cards are cut and others shared: HAMi's schedulers know none."""
+
+
 class ByKind(ByNumaIf):
-    """The same groups; of several cards for one container, all are cut into MIG instances, or none is."""
+    """The same groups; on a node with both kinds, a container's cards are all cut into MIG instances, or none is."""
 
     def __call__(self, states: Sequence[DeviceState], context: Context) -> Iterable[Sequence[DeviceState]]:
         groups = super().__call__(states, context)
-        if context.demand.count < 2 or len({is_cut(state) for state in states}) < 2:
+        if context.demand.count < 2 or BOTH_KINDS not in context.node.annotations:
             return groups
         kinds = ([state for state in group if is_cut(state) is cut] for group in groups for cut in (False, True))
         return tuple(kind for kind in kinds if kind)

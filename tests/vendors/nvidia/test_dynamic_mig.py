@@ -118,7 +118,7 @@ PROFILES = tuple(
         ("7g.40gb", 40192, 7, 8, 1),
     )
 )
-INFO = DeviceInfo(id=CARD, count=10, type="NVIDIA A100-SXM4-40GB", health=True)
+INFO = DeviceInfo(id=CARD, count=10, type="NVIDIA A100-SXM4-40GB", mode="mig", health=True)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +139,21 @@ def test_the_register_names_the_profiles_of_the_list(
 
     assert [one.name for one in info.mig_profiles] == found
     assert (info.count, info.health) == (count, bool(found))
+
+
+def test_a_card_that_is_not_cut_is_registered_as_it_is() -> None:
+    settings = NvidiaSettings.model_validate({"operatingMode": "mig", "cutDevices": {"index": [1]}})
+    shared = replace(INFO, mode="hami-core")
+
+    assert registered(settings, shared, PROFILES) == shared
+
+
+def test_a_container_that_was_granted_a_cut_card_and_a_shared_one_is_refused() -> None:
+    one = assigned(pod(entry(1)), CARD)
+    other = replace(one.shares[0], device=replace(one.shares[0].device, uuid="GPU-9", mode="hami-core"))
+
+    with pytest.raises(RefusedError, match=r"MIG instances, and others.*nvidia.com/vgpu-mode"):
+        wanted(replace(one, shares=(*one.shares, other)))
 
 
 def test_a_profiles_cores_are_the_drivers_or_its_part_of_the_slices() -> None:
