@@ -128,7 +128,9 @@ def limit(uid: str, container: str, shares: Sequence[Share], host: HostFiles) ->
     Memory is held to them at the next allocation. A process reads its cores when it starts.
     """
     if cut := next((share.device.uuid for share in shares if share.device.place or share.device.mode == MIG_MODE), ""):
-        raise HamiError(f"{cut} is a MIG instance, or cut into some, whose size is the hardware's", hint="make a new pod")
+        raise HamiError(
+            f"{cut} is a MIG instance, or cut into some, whose size is the hardware's", hint="make a new pod"
+        )
     folder, name = _region(uid, container, host)
     try:
         write_limits(folder, name, _allotted(shares))
