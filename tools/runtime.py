@@ -73,10 +73,18 @@ def timed_run(venv: Path, arguments: Sequence[str]) -> int:
     """Run ``hami-plugin``, forward signals to it, and return its exit status."""
     say(f"running hami-plugin {' '.join(arguments)}\n")
     start = time.monotonic()
-    process = subprocess.Popen([venv / "bin" / "hami-plugin", *arguments])
+    running: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []
+
+    def forward(number: int, _frame: object) -> None:
+        running[0].send_signal(number) if running else early.append(number)
+
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda caught, _frame: process.send_signal(caught))
-    status = process.wait()
+        signal.signal(number, forward)
+    running.append(subprocess.Popen([venv / "bin" / "hami-plugin", *arguments]))
+    for caught in early:  # those that came before there was somebody to forward them to
+        running[0].send_signal(caught)
+    status = running[0].wait()
     times = installed_before(venv) | {"run": time.monotonic() - start}
     parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in times.items())
     print(f"\nTime: {parts}" + ("." if len(times) > 1 else " (what it needs was installed before)."), flush=True)
