@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,15 +81,17 @@ Check whether it is ready, or why not:
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="[default: info]")
 @click.option("--log-format", type=click.Choice(["auto", "json", "console"]), help="[default: auto]")
 def scheduler(kubeconfig: Path | None, **options: Any) -> None:
-    """Schedule pods with devices, until SIGTERM.
+    """Schedule pods with devices, until SIGTERM. It takes up changes of its configuration meanwhile.
 
     kube-scheduler calls it as an extender (/filter, /bind), and the API server as an admission webhook (/webhook). It
     replaces HAMi's scheduler, and serves nodes with HAMi's device plugins as well as ours.
     """
+    from hami_plugin.config.changes import ConfigurationSource  # noqa: PLC0415
     from hami_plugin.log import logger  # noqa: PLC0415
     from hami_plugin.scheduler.extender.app import (  # noqa: PLC0415  # other commands need no Kubernetes
         SchedulerProcess,
         configured,
+        files,
         serve,
     )
     from hami_plugin.telemetry.logs import configure  # noqa: PLC0415
@@ -103,5 +106,8 @@ def scheduler(kubeconfig: Path | None, **options: Any) -> None:
             kubeconfig=kubeconfig,
             version=__version__,
             log_lines_dropped=lambda: logs.dropped,
+            source=ConfigurationSource(
+                read=partial(configured, options, os.environ), paths=files(options), level=logs.set_level
+            ),
         )
         asyncio.run(serve(process))

@@ -31,9 +31,10 @@ from hami_plugin.allocation.recovery import KubeletAccount, Recovery
 from hami_plugin.allocation.resizing import Resizer, wish_of
 from hami_plugin.allocation.settlement import LockReaper, Settlement, lock_age
 from hami_plugin.cluster.client import ApiServer, connect
+from hami_plugin.config.changes import ConfigurationSource, Reloads
 from hami_plugin.config.load import Configuration
 from hami_plugin.daemon.dra import DraNode, claims_document
-from hami_plugin.daemon.reload import ConfigurationSource, Reloader, Reloads, Succession, Turn
+from hami_plugin.daemon.reload import Reloader, Succession, Turn
 from hami_plugin.daemon.serving import VendorBuilder, build
 from hami_plugin.daemon.startup import ServedVendor, report_handover, report_unlimited, tidy_specs
 from hami_plugin.daemon.takeover import SERVE_S, NodeClaim, Peer

@@ -8,17 +8,14 @@ So there is never a mixture of two configurations, and the kubelet notices nothi
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from enum import StrEnum
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hami_plugin.aio import Backoff, happened, holds
-from hami_plugin.config.documents import MAX_BYTES
+from hami_plugin.config.changes import ConfigurationSource, ReloadRefusal, Reloads
 from hami_plugin.config.load import Configuration
 from hami_plugin.daemon.takeover import Ask, Problems, refusal
 from hami_plugin.errors import ConfigError, HamiError
@@ -58,15 +55,6 @@ WITHOUT_EFFECT = ("scheduler",)
 """Keys that daemons ignore."""
 
 
-class ReloadRefusal(StrEnum):
-    """Why a change was not taken up."""
-
-    INVALID = "invalid"
-    RESTART = "restart"
-    DEVICES = "devices"
-    BUSY = "busy"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigurationChange:
     """What differs between two configurations. Each is a sorted list of keys."""
@@ -100,27 +88,6 @@ def _vendor_keys(before: Configuration, after: Configuration) -> Iterable[tuple[
         for key, value in new.items():
             if value != old.get(key):
                 yield f"vendors.{name}.{key}", used and key in section.restart
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigurationSource:
-    """Where the configuration comes from. ``read`` validates all of it, ``paths`` are the files, present or not."""
-
-    read: Callable[[], Configuration]
-    paths: tuple[Path, ...]
-    level: Callable[[str], None] = lambda _level: None
-
-    def digest(self) -> str:
-        """What the files hold now."""
-        seen = hashlib.sha256()
-        for path in self.paths:
-            seen.update(b"\0file\0")
-            try:
-                with path.open("rb") as file:
-                    seen.update(file.read(MAX_BYTES + 1))
-            except (OSError, ValueError) as error:
-                seen.update(repr(type(error)).encode())
-        return seen.hexdigest()
 
 
 class Incumbent(Protocol):
@@ -167,23 +134,6 @@ class Succession:
             self.given = True
             self.taken()
         return self.given
-
-
-@dataclass(slots=True, kw_only=True)
-class Reloads:
-    """What became of the changes so far. ``generation`` counts the configurations that were in force.
-
-    ``problem`` is why the files as they are now are not in force; empty while they are. ``refusals`` counts by reason.
-    """
-
-    generation: int = 1
-    reason: str = ""
-    problem: str = ""
-    refusals: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ReloadRefusal, 0))
-
-    def shown(self) -> dict[str, object]:
-        """For ``/readyz``."""
-        return {"generation": self.generation, "refused": self.reason, "problem": self.problem}
 
 
 class Host(Protocol):

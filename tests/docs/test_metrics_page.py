@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
-from hami_plugin.daemon.reload import Reloads
+from hami_plugin.config.changes import Reloads
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.node_status.cost import CostAccount
 from hami_plugin.node_status.events import EventRecorder
@@ -65,6 +65,7 @@ def daemon() -> CollectorRegistry:
 def scheduler() -> CollectorRegistry:
     registry = CollectorRegistry()
     SchedulerMetrics(registry, version="")
+    registry.register(ConfigurationMetrics(Reloads))
     return registry
 
 

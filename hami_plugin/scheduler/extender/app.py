@@ -15,6 +15,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from hami_plugin.cluster.client import connect_wide
+from hami_plugin.config.changes import ConfigurationSource
 from hami_plugin.config.load import HAMI_DEVICE_CONFIG, Configuration, load
 from hami_plugin.config.settings import SchedulerSettings
 from hami_plugin.config.vendors import ServedSettings, VendorSettings
@@ -27,9 +28,11 @@ from hami_plugin.scheduler.extender.certificates import Certificates
 from hami_plugin.scheduler.extender.extender import Extender, Options
 from hami_plugin.scheduler.extender.metrics import SchedulerMetrics
 from hami_plugin.scheduler.extender.server import Server, kinds
+from hami_plugin.scheduler.extender.succession import Decisions, SchedulerReloader
 from hami_plugin.sdk import Family, load_vendor, vendor_names
 from hami_plugin.telemetry.connections import raise_descriptor_limit
 from hami_plugin.telemetry.http import Probes, TelemetryServer
+from hami_plugin.telemetry.metrics import ConfigurationMetrics
 
 _KEYS = {
     "scheduler_name": "name",
@@ -74,6 +77,13 @@ def configured(options: Mapping[str, Any], environment: Mapping[str, str]) -> Co
     return configuration
 
 
+def files(options: Mapping[str, Any]) -> tuple[Path, ...]:
+    """The files that the configuration is read from, present or not."""
+    return tuple(
+        Path(path) for path in (options.get("config"), options.get("device_config") or HAMI_DEVICE_CONFIG) if path
+    )
+
+
 def families(configuration: Configuration) -> tuple[Family, ...]:
     """All families of the vendors that are not disabled. A node's annotations say which of them it has."""
     return tuple(
@@ -105,12 +115,15 @@ PURPOSE = "can a pod be decided on"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerProcess:
-    """What differs per process. Without a kubeconfig, ``$KUBECONFIG``, else the pod's own account."""
+    """What differs per process. Without a kubeconfig, ``$KUBECONFIG``, else the pod's own account. ``source`` is where
+    the configuration may change.
+    """
 
     configuration: Configuration
     kubeconfig: Path | None = None
     version: str = ""
     log_lines_dropped: Callable[[], int] = lambda: 0
+    source: ConfigurationSource | None = None
 
 
 class Scheduler:
@@ -119,17 +132,19 @@ class Scheduler:
     def __init__(
         self,
         configuration: Configuration,
-        extender: Extender,
+        decisions: Decisions | Extender,
         metrics: SchedulerMetrics,
         registry: CollectorRegistry,
         *,
         ready: Callable[[], None] = lambda: None,
+        reloader: SchedulerReloader | None = None,
     ) -> None:
         """``ready`` is called once, when pods can be decided on for the first time."""
         self._ready = ready
+        self._reloader = reloader
         settings = configuration.settings.scheduler
         self._settings = settings
-        self._extender = extender
+        self._decisions = decisions
         self._stopping = False
         self._certificates = None
         if settings.tls_cert and settings.tls_key:
@@ -144,13 +159,14 @@ class Scheduler:
             registry=registry,
             alive=tuple,
             ready=self.readiness,
-            configuration=configuration.effective,
+            configuration=lambda: self._in_force(configuration).effective(),
+            details=self._details,
             purpose=PURPOSE,
         )
         self.server = Server(
             host=settings.listen_host,
             port=settings.listen_port,
-            kinds=kinds(extender, settings),
+            kinds=kinds(decisions, settings),
             probes=probes,
             metrics=metrics,
         )
@@ -160,7 +176,8 @@ class Scheduler:
             registry=registry,
             alive=tuple,
             ready=self.readiness,
-            configuration=configuration.effective,
+            configuration=lambda: self._in_force(configuration).effective(),
+            details=self._details,
             purpose=PURPOSE,
             dropped=metrics.connection_dropped,
         )
@@ -168,9 +185,15 @@ class Scheduler:
     def readiness(self) -> Mapping[str, str]:
         """Each component's problem; empty when it is ready. A bad new certificate is none while the old one serves."""
         return {
-            "decisions": "; ".join(self._extender.problems()),
+            "decisions": "; ".join(self._decisions.problems()),
             "process": "stopping" if self._stopping else "",
         }
+
+    def _in_force(self, first: Configuration) -> Configuration:
+        return self._reloader.configuration if self._reloader else first
+
+    def _details(self) -> Mapping[str, object]:
+        return {"configuration": self._reloader.reloads.shown()} if self._reloader else {}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop``: then be unready for a while, finish the calls that run, and end."""
@@ -188,6 +211,8 @@ class Scheduler:
         async with asyncio.TaskGroup() as group:
             deciding = group.create_task(self._decide(ended), name="decisions")
             tasks = [deciding, group.create_task(self._settle(), name="first lists")]
+            if self._reloader:
+                tasks.append(group.create_task(self._reloader.run(), name="configuration"))
             if self._certificates:
                 follow = self._certificates.follow(self.server.present, every=self._settings.reload_seconds)
                 tasks.append(group.create_task(follow, name="certificates"))
@@ -202,12 +227,12 @@ class Scheduler:
                 task.cancel()
 
     async def _settle(self) -> None:
-        while self._extender.problems():  # noqa: ASYNC110  # there is no event to wait for
+        while self._decisions.problems():  # noqa: ASYNC110  # there is no event to wait for
             await asyncio.sleep(SYNC_CHECK_S)
         self._ready()
 
     async def _decide(self, ended: asyncio.Event) -> None:
-        await self._extender.run(ended)
+        await self._decisions.run(ended)
         if not ended.is_set():
             raise HamiError("the scheduler's view of the cluster ended by itself", hint="this is a bug; its log tells")
 
@@ -223,8 +248,16 @@ async def serve(process: SchedulerProcess) -> None:
     registry = CollectorRegistry()
     metrics = SchedulerMetrics(registry, version=process.version, log_lines_dropped=process.log_lines_dropped)
     try:
-        async with _connected(process, metrics) as extender:
-            await Scheduler(process.configuration, extender, metrics, registry, ready=keep_out_of_collections).run(stop)
+        async with _connected(process, metrics) as make:
+            decisions = Decisions(make(process.configuration))
+            reloader = _reloader(process, decisions, make)
+            if reloader:
+                loop.add_signal_handler(signal.SIGHUP, reloader.again)
+                registry.register(ConfigurationMetrics(lambda: reloader.reloads))
+            scheduler = Scheduler(
+                process.configuration, decisions, metrics, registry, ready=keep_out_of_collections, reloader=reloader
+            )
+            await scheduler.run(stop)
     finally:
         gc.set_threshold(*USUAL_COLLECTIONS)
 
@@ -240,15 +273,31 @@ def keep_out_of_collections() -> None:
     gc.set_threshold(*USUAL_COLLECTIONS)
 
 
+Make = Callable[[Configuration], Extender]
+"""An extender with this configuration, over the process's connection."""
+
+
 @asynccontextmanager
-async def _connected(process: SchedulerProcess, metrics: SchedulerMetrics) -> AsyncIterator[Extender]:
+async def _connected(process: SchedulerProcess, metrics: SchedulerMetrics) -> AsyncIterator[Make]:
     """The decisions, over the API server. ``ConfigError`` without usable credentials."""
-    settings = process.configuration.settings.scheduler
-    connection = connect_wide(settings.name, host=socket.gethostname(), kubeconfig=process.kubeconfig, observer=metrics)
+    name = process.configuration.settings.scheduler.name
+    connection = connect_wide(name, host=socket.gethostname(), kubeconfig=process.kubeconfig, observer=metrics)
     async with connection as cluster:
-        configuration = process.configuration
-        options = replace(_options(settings), claim_vendors=claim_vendors(configuration))
-        yield Extender(cluster, families(configuration), options)
+
+        def make(configuration: Configuration) -> Extender:
+            options = _options(configuration.settings.scheduler)
+            return Extender(
+                cluster, families(configuration), replace(options, claim_vendors=claim_vendors(configuration))
+            )
+
+        yield make
+
+
+def _reloader(process: SchedulerProcess, decisions: Decisions, make: Make) -> SchedulerReloader | None:
+    if process.source is None:
+        return None
+    every = process.configuration.settings.scheduler.reload_seconds
+    return SchedulerReloader(process.source, process.configuration, decisions, make, every=every)
 
 
 def claim_vendors(configuration: Configuration) -> tuple[ClaimVendor, ...]:

@@ -307,6 +307,15 @@ class Extender:
         reachable = self._cluster.reachable.value
         return (f"not listed yet: {', '.join(missing)}", *([reachable] if reachable else ()))
 
+    @property
+    def settled(self) -> bool:
+        """Whether all that was begun is finished, and the watch has shown it."""
+        return not (self._unfinished or self.cache.pods.assumed or self.cache.pods.binding.pending)
+
+    def knows(self, other: Extender) -> bool:
+        """Whether our watch has shown all that the other's has."""
+        return self.cache.pods.shown.value >= other.cache.pods.shown.value
+
     async def _synced(self) -> tuple[str, ...]:
         """Wait a while for the first lists. The problems that remain."""
         if self.cache.missing:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import ip_address
 from json.decoder import JSONDecodeError, JSONDecoder
-from typing import Any
+from typing import Any, Protocol
 
 from aiohttp import web
 
@@ -25,7 +25,6 @@ from hami_plugin.errors import HamiError, WireError
 from hami_plugin.log import logger
 from hami_plugin.model.pausing import Pausing
 from hami_plugin.scheduler.extender.certificates import common_name, issued
-from hami_plugin.scheduler.extender.extender import Extender
 from hami_plugin.scheduler.extender.metrics import SchedulerMetrics
 from hami_plugin.scheduler.extender.payloads import Json, mapping
 from hami_plugin.telemetry.connections import Connections
@@ -283,7 +282,15 @@ class Route:
     failure: Callable[[str], Json] | None = None
 
 
-def kinds(extender: Extender, settings: SchedulerSettings) -> tuple[Route, ...]:
+class Deciding(Protocol):
+    """Who answers."""
+
+    async def filter(self, request: Json) -> Json: ...
+    async def bind(self, request: Json) -> Json: ...
+    async def review(self, request: Json) -> Json: ...
+
+
+def kinds(extender: Deciding, settings: SchedulerSettings) -> tuple[Route, ...]:
     """The three calls of HAMi's scheduler, under HAMi's paths."""
     local = settings.extender_peers == "loopback"
     read_s, answer_s = settings.read_seconds, settings.answer_seconds
