@@ -20,6 +20,7 @@ from bench.filter import measure as filtering
 from bench.footprint import idle
 from bench.fragmentation import measure as fragmentation
 from bench.latency import burst, spaced
+from bench.monitoring import monitoring
 from bench.partitions import measure as partitions
 from bench.presence import registration
 from bench.scale import Size
@@ -48,6 +49,11 @@ PARTS = {
         about="What an idle daemon costs",
         full=lambda: idle(seconds=40),
         quick=lambda: idle(seconds=6),
+    ),
+    "monitoring": Part(
+        about="What looking at the usage of 100 containers adds",
+        full=lambda: monitoring(seconds=60),
+        quick=None,  # shorter, the few looks in it say nothing
     ),
     "allocate": Part(
         about="Allocate for one pod at a time, beside a bare gRPC echo",

@@ -45,7 +45,7 @@ class Idle:
 async def idle(*, seconds: float) -> list[Figure]:
     """Daemons on a small and on a large node, left alone for ``seconds`` side by side, and beside a bare loop."""
     daemons = asyncio.gather(*(_left_alone(allowance.node, seconds) for allowance in ALLOWANCES))
-    measured, bare = await asyncio.gather(daemons, _ticking(seconds))
+    measured, bare = await asyncio.gather(daemons, bare_loop(seconds))
     costs = await _import_costs()
     figures = [
         Figure(
@@ -88,8 +88,8 @@ async def _left_alone(node: Node, seconds: float) -> Idle:
         return Idle(memory=memory(testbed.pid), cpu=100 * spent / seconds)
 
 
-async def _ticking(seconds: float) -> float:
-    """Percent of one core."""
+async def bare_loop(seconds: float) -> float:
+    """Percent of one core that a process takes which only wakes up twice a second."""
     async with running(Path(ticking.__file__)) as line:
         await asyncio.sleep(SETTLE_S)
         before = cpu_seconds(int(line))

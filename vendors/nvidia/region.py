@@ -229,27 +229,29 @@ def write_pace(folder: Path, name: str, pace: Pace, *, limited: bool) -> None:
     and our write, the mark is lost; the kernel's time says the same.
     """
     with _opened(folder, name, access=os.O_RDWR) as file:
-        region = read(os.fstat(file).st_size, lambda offset, length: os.pread(file, length, offset), devices=1)
-        if isinstance(region, Unread):
+        layout = _layout(os.fstat(file).st_size, lambda offset, length: os.pread(file, length, offset))
+        if isinstance(layout, Unread):
             return
-        switch, recent = _paced(region, pace, limited=limited)
-        place = region.layout.process_count
-        for at, old, new in (
-            (place + 4, region.utilization_switch, switch),
-            (place + 8, region.recent_kernel, recent),
-        ):
-            if old != new:
-                os.pwrite(file, struct.pack("<i", new), at)
+        place = layout.process_count + 4
+        now = os.pread(file, 8, place)
+        if len(now) == 8:
+            switch, recent = struct.unpack("<ii", now)
+            for at, old, new in zip(
+                (place, place + 4), (switch, recent), _paced(switch, recent, pace, limited=limited), strict=True
+            ):
+                if old != new:
+                    os.pwrite(file, struct.pack("<i", new), at)
 
 
-def _paced(region: Region, pace: Pace, *, limited: bool) -> tuple[int, int]:
+def _paced(switch: int, recent: int, pace: Pace, *, limited: bool) -> tuple[int, int]:
     """The switch of the limit of cores, and the mark of kernels, as they are to be."""
-    if pace is Pace.HELD_BACK:
-        return 1, -1  # newer builds hold nobody back whose switch is off
-    recent = max(0, region.recent_kernel - 1 if pace is not Pace.RELEASED else min(region.recent_kernel, MARKED))
-    if pace is Pace.RELEASED:
-        return (1 if limited else region.utilization_switch), recent
-    return (1 if pace is Pace.LIMITED else 0), recent
+    match pace:
+        case Pace.HELD_BACK:
+            return 1, -1  # newer builds hold nobody back whose switch is off
+        case Pace.RELEASED:
+            return (1 if limited else switch), max(0, min(recent, MARKED))
+        case _:
+            return (1 if pace is Pace.LIMITED else 0), max(0, recent - 1)
 
 
 def _require_taken(file: int, layout: Layout, allotted: Sequence[Allotted]) -> None:
@@ -315,7 +317,17 @@ def read(size: int, read_at: ReadAt, *, devices: int) -> Region | Unread:
 
     What ``read_at`` raises is not caught.
     """
-    devices = min(devices, MAX_DEVICES)
+    layout = _layout(size, read_at)
+    if isinstance(layout, Unread):
+        return layout
+    fixed = read_at(layout.device_count, layout.processes - layout.device_count)
+    tail = read_at(layout.process_count, layout.size - layout.process_count)
+    if len(fixed) < layout.processes - layout.device_count or len(tail) < layout.size - layout.process_count:
+        return Unread(state=UsageState.CORRUPT, detail="the file was truncated while it was read")
+    return _region(layout, fixed, tail, read_at, min(devices, MAX_DEVICES))
+
+
+def _layout(size: int, read_at: ReadAt) -> Layout | Unread:
     head = read_at(0, HEAD_BYTES)
     if len(head) < HEAD_BYTES:
         return Unread(state=UsageState.CORRUPT, detail=f"the file has {len(head)} bytes")
@@ -330,11 +342,7 @@ def read(size: int, read_at: ReadAt, *, devices: int) -> Region | Unread:
             state=UsageState.CORRUPT if truncated else UsageState.UNSUPPORTED,
             detail=f"{size} bytes of version {major}.{minor} are no layout of HAMi-core's that is known",
         )
-    fixed = read_at(layout.device_count, layout.processes - layout.device_count)
-    tail = read_at(layout.process_count, layout.size - layout.process_count)
-    if len(fixed) < layout.processes - layout.device_count or len(tail) < layout.size - layout.process_count:
-        return Unread(state=UsageState.CORRUPT, detail="the file was truncated while it was read")
-    return _region(layout, fixed, tail, read_at, devices)
+    return layout
 
 
 def _region(layout: Layout, fixed: bytes, tail: bytes, read_at: ReadAt, devices: int) -> Region | Unread:
