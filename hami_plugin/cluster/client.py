@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -42,6 +43,7 @@ WIDE_CONNECTIONS = 64
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
 QUOTAS = "/api/v1/resourcequotas"
+RESOURCES_OF_CLAIMS = "/apis/resource.k8s.io/v1"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 LIVING = "status.phase!=Succeeded,status.phase!=Failed"
 
@@ -237,6 +239,24 @@ class ApiServer:
             single=True,
         )
         await Informer(self._calls, topic, self._timing).run()
+
+    async def minor_version(self) -> int:
+        """Of Kubernetes 1; 0 for what is no version of it."""
+        found = await self._calls.json(ApiCall(verb="get", kind="version", path="/version"))
+        minor = re.match(r"[0-9]{1,4}", str(found.get("minor", "")))
+        return int(minor[0]) if minor and found.get("major") == "1" else 0
+
+    async def serves_claims(self) -> bool:
+        """Whether it has resource.k8s.io/v1 with what a driver writes and reads."""
+        try:
+            found = await self._calls.json(ApiCall(verb="get", kind="resource.k8s.io", path=RESOURCES_OF_CLAIMS))
+        except ClusterError as error:
+            if error.not_found:
+                return False
+            raise
+        listed = found.get("resources")
+        names = {one.get("name") for one in listed if isinstance(one, Mapping)} if isinstance(listed, list) else set()
+        return {"resourceslices", "resourceclaims"} <= names
 
     async def follow_slices(self, feed: Feed[T], view: Callable[[Json], T]) -> NoReturn:
         """Deliver the ResourceSlices of this node, of all drivers."""

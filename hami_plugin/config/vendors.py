@@ -122,11 +122,13 @@ class ServedSettings(VendorSettings):
         "node's container runtime.",
     )
     cdi: CdiSettings = Field(default_factory=CdiSettings, description="CDI names and specs.")
-    front_end: Literal["device-plugin", "dra"] = Field(
+    front_end: Literal["device-plugin", "dra", "auto"] = Field(
         "device-plugin",
         alias="frontEnd",
         description="How pods get the vendor's devices: as resources that the kubelet counts, or by ResourceClaims "
-        "(Dynamic Resource Allocation, Kubernetes 1.34). See docs/dra.md.",
+        "(Dynamic Resource Allocation, Kubernetes 1.34). `auto`: as the node's label "
+        "`hami-plugin.io/<vendor>-front-end` says, else by claims where Kubernetes is 1.36 or newer and the kubelet "
+        "and the vendor's settings allow it. See docs/dra.md.",
     )
     fault_taints: Literal["off", "no-schedule", "no-execute"] = Field(
         "no-schedule",

@@ -34,6 +34,7 @@ from hami_plugin.cluster.client import ApiServer, connect
 from hami_plugin.config.changes import ConfigurationSource, Reloads
 from hami_plugin.config.load import Configuration
 from hami_plugin.daemon.dra import DraNode, claims_document
+from hami_plugin.daemon.front_ends import FrontEnds, decide, open_vendors
 from hami_plugin.daemon.reload import Reloader, Succession, Turn
 from hami_plugin.daemon.serving import VendorBuilder, build
 from hami_plugin.daemon.startup import ServedVendor, report_handover, report_unlimited, tidy_specs
@@ -107,6 +108,7 @@ class DaemonProcess:
     """What differs per process. ``hook_view`` is where this process sees the host's hook directory.
 
     ``vendors`` opens the vendors' drivers, each time anew. ``source`` is where the configuration may change.
+    ``front_ends`` are those of vendors whose settings leave them open.
     """
 
     configuration: Configuration
@@ -116,6 +118,7 @@ class DaemonProcess:
     version: str = ""
     log_lines_dropped: Callable[[], int] = lambda: 0
     source: ConfigurationSource | None = None
+    front_ends: FrontEnds = field(default_factory=FrontEnds)
 
 
 class End(Enum):
@@ -167,7 +170,8 @@ class Daemon:
         self._checkpoint = CheckpointFile(settings.kubelet_dir)
         self.loads = Loads(kept=max(LOAD_KEPT_S, 3 * settings.usage_seconds))
         self._directory = PluginDirectory(started=self._pods.by_creation)
-        self._vendors = process.vendors(process.configuration)
+        self._front_ends = process.front_ends
+        self._vendors = process.vendors(process.front_ends.settled(process.configuration))
         self.cost = CostMeter(
             Holdings(occupied=self._occupied, version=self._held_version, pod=self._pods.get), settings.cost_labels
         )
@@ -643,6 +647,7 @@ class Daemon:
             **({"resizes": self._resizer.run()} if self._settings.resize_by_annotation else {}),
             "state": self._keep_state(),
             **self._following_slices(),
+            **({"front ends": self._front_ends.follow(self._node.view)} if self._front_ends.chosen else {}),
             **dict(self._serving.serve()),
             "relief": self._relieve(),
         }
@@ -935,6 +940,7 @@ async def serve(process: DaemonProcess) -> None:
     registry = CollectorRegistry()
     metrics = Metrics(registry, version=process.version, log_lines_dropped=process.log_lines_dropped)
     settings = process.configuration.settings
+    process = await decided(process, metrics, stop.set)
     life = Life(process, metrics)
     if life.reloader:
         loop.add_signal_handler(signal.SIGHUP, life.reloader.again)
@@ -964,6 +970,17 @@ async def serve(process: DaemonProcess) -> None:
         await life.run(stop)
     finally:
         await http.stop()
+
+
+async def decided(process: DaemonProcess, metrics: Metrics, again: Callable[[], None]) -> DaemonProcess:
+    """The process with the front ends that its settings leave open, decided for its life."""
+    configuration = process.configuration
+    if not open_vendors(configuration):
+        return process
+    node = configuration.settings.node_name
+    async with connect(node, kubeconfig=process.kubeconfig, observer=metrics) as cluster:
+        chosen, able = await decide(configuration, cluster)
+    return replace(process, front_ends=FrontEnds(chosen=chosen, unable=able, again=again))
 
 
 def _spare_the_collector() -> None:

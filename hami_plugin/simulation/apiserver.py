@@ -547,6 +547,7 @@ class ApiHttp:
         app.router.add_get(REQUESTS, self._list_requests)
         app.router.add_get("/api/v1/namespaces/{namespace}/pods/{target}/proxy/{path:.*}", self._pass_on)
         app.router.add_route("*", "/apis/{path:.*}", self._answer)
+        app.router.add_get("/version", self._answer)
         return app
 
     def drop_watches(self) -> None:

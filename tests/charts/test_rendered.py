@@ -195,6 +195,17 @@ def test_a_vendor_that_goes_by_claims_has_a_class_the_kubelets_folders_and_slice
     assert "plugins_registry" not in usual.text
 
 
+def test_what_may_go_by_claims_has_all_that_it_then_needs_and_no_class_where_the_cluster_has_none():
+    left_open = {"devicePlugin": {"nvidia": {"frontEnd": "auto"}}}
+    newer, older = rendered(left_open, version="v1.36.2"), rendered(left_open, version="v1.30.0")
+
+    for release in (newer, older):
+        container = release.one("DaemonSet")["spec"]["template"]["spec"]["containers"][0]
+        assert {"plugins", "plugins-registry"} <= {one["name"] for one in container["volumeMounts"]}
+    assert "nvidia.hami.io" in {one["metadata"]["name"] for one in newer.kind("DeviceClass")}
+    assert older.kind("DeviceClass") == []
+
+
 def test_pods_have_claims_in_place_of_limits_where_the_values_say_so(releases):
     release, usual = releases["claims"], releases["defaults"]
     configs = [

@@ -19,7 +19,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("devicePlugin.nvidia.splitCount", 0, "minimum: got 0, want 1"),
     ("devicePlugin.nvidia.deviceListStrategy", ["teleport"], "value must be one of"),
     ("devicePlugin.nvidia.migStrategy", "double", "value must be one of 'none', 'single', 'mixed'"),
-    ("devicePlugin.nvidia.frontEnd", "claims", "value must be one of 'device-plugin', 'dra'"),
+    ("devicePlugin.nvidia.frontEnd", "claims", "value must be one of 'device-plugin', 'dra', 'auto'"),
     ("devicePlugin.amd.frontEnd", "dra", "has no resource.k8s.io/v1; leave it out before Kubernetes 1.34"),
     ("devicePlugin.nvidia.computeMode", "ExclusiveProcess", "splitCount is 10; set splitCount to 1"),
     ("devicePlugin.kunlun.splitCount", 3, "devicePlugin.kunlun.splitCount: 3 cannot be set for this vendor, where"),

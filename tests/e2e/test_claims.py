@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -151,6 +152,45 @@ async def test_the_kubelet_counts_no_card_that_goes_by_claims_and_waits_for_clai
         await stage.node.until(
             lambda: stage.node.kubelet.allocatable(stage.node.resource) == 4 * 10, "the device plugin", GUARD_S
         )
+
+
+def served(api):
+    """The API server as one of Kubernetes 1.37 tells what it has."""
+    names = ("resourceslices", "resourceclaims")
+    api.documents["/version"] = {"major": "1", "minor": "37"}
+    api.documents["/apis/resource.k8s.io/v1"] = {"resources": [{"name": name} for name in names]}
+
+
+@pytest.mark.full
+async def test_left_open_cards_go_by_claims_until_the_nodes_label_says_otherwise(set_up, directories):
+    async with staged(set_up, directories, front_end="auto") as stage:
+        served(stage.api)
+        await stage.start()
+        assert stage.node.kubelet.ledger.resources == ()
+        pod = stage.place("kept", slots="10")
+        await stage.kubelet.prepare(pod)
+
+        labels = {"metadata": {"labels": {"hami-plugin.io/nvidia-front-end": "device-plugin"}}}
+        stage.api.store.patch(("nodes", "", stage.node.node), labels)
+        async with asyncio.timeout(GUARD_S):
+            assert await stage.node.daemon.wait() == 0
+        await stage.node.start_daemon()
+        await stage.node.until(lambda: stage.kubelet.registered(DRIVER), "the driver", GUARD_S)
+        assert stage.node.kubelet.ledger.resources == ()
+
+        await stage.kubelet.unprepare(pod)
+        await stage.node.until(
+            lambda: stage.node.kubelet.allocatable(stage.node.resource) == 4 * 10, "the device plugin", GUARD_S
+        )
+
+
+async def test_left_open_cards_go_by_the_device_plugin_where_the_cluster_knows_no_claims(set_up, directories):
+    async with staged(set_up, directories, front_end="auto") as stage:
+        await stage.node.start_daemon()
+        await stage.node.until(
+            lambda: stage.node.kubelet.allocatable(stage.node.resource) == 4 * 10, "the device plugin", GUARD_S
+        )
+        assert stage.api.slices() == []
 
 
 @pytest.mark.parametrize(("setting", "effect"), [("no-schedule", "NoSchedule"), ("no-execute", "NoExecute")])

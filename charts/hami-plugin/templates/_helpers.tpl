@@ -152,11 +152,11 @@ v1beta1
 {{- range .nodeConfig }}{{ if or (eq (toString .operatingmode) "mig") (eq (toString .migmode) "disabled") }}yes{{ end }}{{ end -}}
 {{- end -}}
 
-{{/* The vendors whose devices a daemon offers to ResourceClaims, as a list. */}}
+{{/* The vendors whose devices a daemon offers to ResourceClaims, or may offer so, as a list. */}}
 {{- define "hami-plugin.claimed" -}}
 {{- $claimed := list -}}
 {{- range $vendor := splitList " " (include "hami-plugin.vendors" .) -}}
-{{- if eq (dig $vendor "frontEnd" "" $ | toString) "dra" -}}
+{{- if has (dig $vendor "frontEnd" "" $ | toString) (list "dra" "auto") -}}
 {{- $claimed = append $claimed $vendor -}}
 {{- end -}}
 {{- end -}}
@@ -265,10 +265,11 @@ v1beta1
 {{- $problems = append $problems (printf "config.httpHost: the kubelet's probes cannot reach %s, and it would restart the daemon for ever; leave it out, or limit access with networkPolicy" $plugin.config.httpHost) -}}
 {{- end -}}
 {{- range $vendor := include "hami-plugin.claimed" $plugin | fromYamlArray -}}
-{{- if not ($.root.Capabilities.APIVersions.Has "resource.k8s.io/v1/DeviceClass") -}}
+{{- $always := eq (dig $vendor "frontEnd" "" $plugin | toString) "dra" -}}
+{{- if and $always (not ($.root.Capabilities.APIVersions.Has "resource.k8s.io/v1/DeviceClass")) -}}
 {{- $problems = append $problems (printf "%s.frontEnd: this cluster (%s) has no resource.k8s.io/v1; leave it out before Kubernetes 1.34" $vendor $.root.Capabilities.KubeVersion.Version) -}}
 {{- end -}}
-{{- if and (eq $vendor "nvidia") (include "hami-plugin.cuts" $plugin) -}}
+{{- if and $always (eq $vendor "nvidia") (include "hami-plugin.cuts" $plugin) -}}
 {{- $problems = append $problems "nvidia.frontEnd: dra cuts no cards for claims, and operatingMode is mig; leave one of both out" -}}
 {{- end -}}
 {{- end -}}
