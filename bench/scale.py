@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -24,8 +23,9 @@ import aiohttp
 
 from bench.figures import Figure, Spread
 from bench.occupation import CORES, COUNT, MEMORY, PARTS, node_view_of, nvidia, part
-from bench.processes import cpu_seconds, end, memory, peak_memory, running
+from bench.processes import cpu_seconds, end, memory, peak_memory, running, spawn
 from bench.selection import profile
+from bench.shipped import packages
 from hami_plugin.demo.node import reserved_port
 from hami_plugin.errors import HamiError
 from hami_plugin.protocol import keys
@@ -356,7 +356,10 @@ class Running:
 async def scheduler(
     kubeconfig: Path, session: aiohttp.ClientSession, *more: str, url: str = ""
 ) -> AsyncIterator[Running]:
-    """The scheduler process, once it is ready. With ``more`` options it may listen at another ``url``."""
+    """The scheduler process, compiled as in the image, once it is ready. With ``more`` options it may listen at another
+    ``url``. Its log is beside the ``kubeconfig``.
+    """
+    shipped = kubeconfig.with_name("packages")
     with reserved_port() as port, reserved_port() as probes:
         options = {
             "--kubeconfig": kubeconfig,
@@ -364,16 +367,10 @@ async def scheduler(
             "--http": f"127.0.0.1:{probes}",
             "--log-level": "warning",
         }
-        command = (
-            sys.executable,
-            "-m",
-            "hami_plugin",
-            "scheduler",
-            *(str(word) for pair in options.items() for word in pair),
-            *more,
-        )
+        command = ("-m", "hami_plugin", "scheduler", *(str(word) for pair in options.items() for word in pair), *more)
+        packages(shipped)
         began = time.monotonic()
-        process = await asyncio.create_subprocess_exec(*command)
+        process = await spawn(*command, log=kubeconfig.with_name("scheduler.log"), packages=shipped)
         try:
             await ready(session, f"http://127.0.0.1:{probes}/readyz", process)
             seconds, pid = time.monotonic() - began, process.pid

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
 
 from hami_plugin.model.links import Links
 from hami_plugin.protocol.grammar import (
@@ -34,18 +36,39 @@ def encode_scores(scores: Mapping[str, Mapping[str, int]], order: Sequence[str])
 
 def decode_scores(text: str) -> dict[str, dict[str, int]]:
     """Read the score annotation."""
+    items = objects(from_json(text, "score annotation"), "score annotation")
+    usual = _usual(items)
+    return usual if usual is not None else _decoded(items)
+
+
+def _usual(items: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]] | None:
+    """The scores, where every member is what it should be: a scheduler that starts reads those of many nodes."""
+    uuids: list[Any] = [item.get("uuid") for item in items]
+    rows: list[Any] = [item.get("score") for item in items]
+    if not ({str}.issuperset(map(type, uuids)) and {dict}.issuperset(map(type, rows))):
+        return None
+    numbers = [*chain.from_iterable([row.values() for row in rows])]
+    if not (
+        {int}.issuperset(map(type, numbers)) and _LOW <= min(numbers, default=0) <= max(numbers, default=0) <= _HIGH
+    ):
+        return None
+    if not ("".join(uuids).isprintable() and "".join(chain.from_iterable(rows)).isprintable()):
+        return None
+    return dict(zip(uuids, rows, strict=True))
+
+
+def _decoded(items: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """The same, member by member: ``WireError`` names the first one that is not what it should be."""
     scores: dict[str, dict[str, int]] = {}
-    for position, item in enumerate(objects(from_json(text, "score annotation"), "score annotation")):
+    for position, item in enumerate(items):
         where = f"score annotation[{position}]"
         peers = object_of(item, "score", where) or {}
         printable("".join(peers), where)
-        low, high = -INT64_MAX - 1, INT64_MAX
-        row = peers.values()
-        plain = {int}.issuperset(map(type, row)) and low <= min(row, default=0) and max(row, default=0) <= high
-        scores[text_of(item, "uuid", where)] = {
-            peer: score if plain else int_of(peers, peer, where, low, high) for peer, score in peers.items()
-        }
+        scores[text_of(item, "uuid", where)] = {peer: int_of(peers, peer, where, _LOW, _HIGH) for peer in peers}
     return scores
+
+
+_LOW, _HIGH = -INT64_MAX - 1, INT64_MAX
 
 
 def score_annotation(links: Links, uuids: Sequence[str], budget: int = 64 * 1024) -> str | None:
