@@ -163,6 +163,28 @@ def test_scores_come_back_as_they_went(scores: dict[str, dict[str, int]]):
     assert decode_scores(encode_scores(scores, list(scores))) == scores
 
 
+@pytest.mark.parametrize("odd", [True, 1.5, "1", 1 << 63, [1]])
+def test_one_score_that_is_no_number_is_named_among_those_that_are(odd: object):
+    rows = [{"uuid": "GPU-a", "score": {"GPU-b": 1}}, {"uuid": "GPU-b", "score": {"GPU-a": odd}}]
+
+    with pytest.raises(WireError, match=r"score annotation\[1\]\.GPU-a"):
+        decode_scores(json.dumps(rows))
+
+
+@pytest.mark.parametrize("name", ["GPU-\n", "GPU-\ud800"])
+def test_devices_with_names_that_cannot_be_shown_have_no_scores(name: str):
+    for rows in ([{"uuid": name, "score": {}}], [{"uuid": "GPU-a", "score": {name: 1}}]):
+        with pytest.raises(WireError, match=r"score annotation\[0\]"):
+            decode_scores(json.dumps(rows))
+
+
+@pytest.mark.parametrize("absent", [{"uuid": "GPU-b"}, {"uuid": "GPU-b", "score": None}])
+def test_a_device_without_scores_is_read_beside_one_that_has_them(absent: dict[str, object]):
+    rows = [{"uuid": "GPU-a", "score": {"GPU-b": 1, "GPU-c": None}}, absent]
+
+    assert decode_scores(json.dumps(rows)) == {"GPU-a": {"GPU-b": 1, "GPU-c": 0}, "GPU-b": {}}
+
+
 @pytest.mark.parametrize(("devices", "fits"), [(8, True), (32, True), (64, False), (4000, False)])
 def test_scores_are_left_out_where_they_would_crowd_the_node(devices: int, fits: bool):
     uuids = [f"GPU-{n:08x}-5150-4ccd-8a11-751c31b00000" for n in range(devices)]

@@ -1,4 +1,4 @@
-"""Programs built from pinned Go modules: Kubernetes of any version since 1.34, and containerd 2.
+"""Programs built from pinned Go modules: Kubernetes of any version since 1.34, containerd 2, and runc.
 
 Each product has a folder with a ``go.mod`` of its own, whose ``go.sum`` says what its sources are, byte by byte.
 ``python -m tests.realnode.pin`` writes both files.
@@ -42,14 +42,20 @@ class Product:
     """Programs of one Go module. ``commands`` are built in their order: the one that takes longest comes last.
 
     ``stamps`` are variables of the programs and their values, where ``{version}``, ``{major}`` and ``{minor}`` stand
-    for the pinned version's.
+    for the pinned version's. A product that ``has_c`` needs a C compiler, too, and becomes static all the same.
     """
 
     name: str
     path: str
     commands: tuple[str, ...]
+    below: str = "/cmd/"
+    """Where the programs are in the module; a module that is a program has it nowhere."""
     stamps: Mapping[str, str]
     tags: tuple[str, ...] = ()
+    has_c: bool = False
+
+    def package(self, command: str) -> str:
+        return f"{self.path}{self.below}{command}" if self.below else self.path
 
     def pinned(self, minor: str) -> "Pinned":
         return Pinned(product=self, folder=FOLDER / self.name / minor)
@@ -76,6 +82,15 @@ CONTAINERD = Product(
     commands=("containerd", "containerd-shim-runc-v2", "ctr"),
     stamps={"github.com/containerd/containerd/v2/version.Version": "{version}"},
     tags=("no_btrfs", "no_zfs", "no_devmapper"),
+)
+RUNC = Product(
+    name="runc",
+    path="github.com/opencontainers/runc",
+    commands=("runc",),
+    below="",
+    stamps={"main.version": "{major}.{minor}.{patch}"},
+    tags=("netgo", "osusergo"),
+    has_c=True,
 )
 
 
@@ -105,11 +120,11 @@ class Pinned:
 
     def packages(self) -> Mapping[str, str]:
         """The package of each program."""
-        return {name: f"{self.product.path}/cmd/{name}" for name in self.product.commands}
+        return {name: self.product.package(name) for name in self.product.commands}
 
     def recipe(self) -> str:
         """Return a mark of everything that decides what is built."""
-        how = (*self.packages().values(), *self._how(), *GO_SETTINGS.values())
+        how = (*self.packages().values(), *self._how(), *GO_SETTINGS.values(), *self._settings().values())
         return hashlib.sha256("\0".join((self._text("go.mod"), self._text("go.sum"), *how)).encode()).hexdigest()
 
     def kept_in(self, cache: Path, say: Say) -> Path:
@@ -137,17 +152,22 @@ class Pinned:
             partial, target = folder / "partial", folder / "bin"
             shutil.rmtree(partial, ignore_errors=True)
             for name, package in self.packages().items():
-                go.run("build", *self._how(), "-o", str(partial / name), package, cwd=self.folder, deadline_s=BUILD_S)
+                wanted = ("build", *self._how(), "-o", str(partial / name), package)
+                go.run(*wanted, cwd=self.folder, deadline_s=BUILD_S, settings=self._settings())
                 say(f"{name} {self.version}")
             shutil.rmtree(target, ignore_errors=True)
             partial.rename(target)
             return {"seconds": round(time.monotonic() - start), "cpu_seconds": round(_cpu_s() - cpu)}
 
     def _how(self) -> list[str]:
-        major, minor, _ = self.version.removeprefix("v").split(".")
-        values = {"version": self.version, "major": major, "minor": minor}
+        major, minor, patch = self.version.removeprefix("v").split(".")
+        values = {"version": self.version, "major": major, "minor": minor, "patch": patch}
         stamps = [f"-X {variable}={value.format_map(values)}" for variable, value in self.product.stamps.items()]
-        return ["-tags", ",".join(self.product.tags), "-ldflags", " ".join(("-s -w", *stamps))]
+        static = ("-linkmode external -extldflags -static",) if self.product.has_c else ()
+        return ["-tags", ",".join(self.product.tags), "-ldflags", " ".join(("-s -w", *stamps, *static))]
+
+    def _settings(self) -> Mapping[str, str]:
+        return {"CGO_ENABLED": "1"} if self.product.has_c else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,10 +191,17 @@ class Go:
             raise LackingError(f"{needs}; {program} is {said} (try: install a newer one into /usr/local/go)")
         return go
 
-    def run(self, *arguments: str, cwd: Path, deadline_s: float, remedy: str = "") -> str:
+    def run(
+        self,
+        *arguments: str,
+        cwd: Path,
+        deadline_s: float,
+        remedy: str = "",
+        settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> str:
         caches = {name: self.work / folder for name, folder in CACHES.items()} if self.work else {}
-        settings = [f"{name}={value}" for name, value in {**GO_SETTINGS, **caches}.items()]
-        command = [tool("env"), *settings, self.program, *arguments]
+        given = [f"{name}={value}" for name, value in {**GO_SETTINGS, **caches, **settings}.items()]
+        command = [tool("env"), *given, self.program, *arguments]
         return output(command, deadline_s=deadline_s, cwd=cwd, remedy=remedy)
 
 

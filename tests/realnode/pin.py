@@ -10,10 +10,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.realnode.modules import CONTAINERD, DOWNLOAD_S, FOLDER, KUBERNETES, REMEDY, Go, Product
+from tests.realnode.modules import CONTAINERD, DOWNLOAD_S, FOLDER, KUBERNETES, REMEDY, RUNC, Go, Product
 from tools.debian.commands import LackingError
 
-PRODUCTS = {product.name: product for product in (KUBERNETES, CONTAINERD)}
+PRODUCTS = {product.name: product for product in (KUBERNETES, CONTAINERD, RUNC)}
 
 
 def description(product: Product, version: str, upstream: str) -> str:
@@ -26,7 +26,7 @@ def description(product: Product, version: str, upstream: str) -> str:
         f"module {product.name}",
         f"go {go[1]}" if go else "",
         f"godebug {debug[1]}" if debug else "",
-        _block("tool", [f"{product.path}/cmd/{name}" for name in sorted(product.commands)]),
+        _block("tool", [product.package(name) for name in sorted(product.commands)]),
         f"require {product.path} {version}",
         _block("replace", [f"{name} => {name} {library}" for name in staged]) if staged else "",
     ]

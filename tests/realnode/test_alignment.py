@@ -4,7 +4,6 @@ import pytest
 
 from hami_plugin.protocol import keys
 from hami_plugin.simulation.machines import load_machine
-from tests.realnode import versions
 from tests.realnode.asked import container, manifest
 from tests.realnode.conftest import PROFILE
 from tests.realnode.kubelet import configured, numa_nodes
@@ -13,7 +12,6 @@ from tests.realnode.servers import until
 pytestmark = [
     pytest.mark.full,
     pytest.mark.case("q", "devices and CPUs of one NUMA node, or the kubelet's reason and nothing held"),
-    pytest.mark.since(versions.INIT_AMOUNTS),  # tried on these only
 ]
 WHOLE = {"enableNumaTopology": True, "deviceSplitCount": 1}
 NODE_OF = {device.uuid: device.numa for device in load_machine(PROFILE).devices}

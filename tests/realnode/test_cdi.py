@@ -61,7 +61,6 @@ def test_a_pod_that_asks_for_all_by_a_variable_has_the_one_that_was_decided(by_c
     assert cards(pods.granted(name)) == {f"/dev/nvidia{index(pods, name)}"}
 
 
-@NEWER
 def test_a_container_whose_spec_was_removed_after_its_allocate_starts_and_the_spec_is_written_again(by_cdi, pods, node):
     """Where containerd misses it, the kubelet tries again."""
     waiting = late(pods, "late", container(count=1, memory=3000, cores=30))

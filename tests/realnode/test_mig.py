@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.case(
         "u", "MIG instances for pods: made, seen inside, taken over, and no crash of the daemon leaves any"
     ),
-    pytest.mark.since(versions.NEWEST_ALONE),
+    pytest.mark.since(versions.INIT_AMOUNTS),
 ]
 PINNED = "nvidia.com/use-gpuuuid"
 CARD = 5

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from hami_plugin.protocol import keys
-from tests.realnode import release, shares, versions
+from tests.realnode import release, shares
 from tests.realnode.asked import container, manifest
 from tests.realnode.conftest import SHARES
 from tests.realnode.ground import NAME
@@ -20,7 +20,6 @@ from tests.realnode.test_registration import REGISTER
 pytestmark = [
     pytest.mark.full,
     pytest.mark.case("s", "a node that is drained, under pressure, tainted, deleted, shut down, named anew"),
-    pytest.mark.since(versions.INIT_AMOUNTS),  # older kubelets have the taints in a flag
 ]
 SIGNAL, MIB = "memory.available", 1 << 20
 ANOTHER = "another-name"
@@ -100,12 +99,16 @@ def test_a_node_that_was_deleted_comes_back_with_its_register_and_its_pods(pods,
 
 @contextlib.contextmanager
 def tainted(node):
-    """A kubelet that makes its node object anew gives it a taint."""
-    path = node.path(SETTINGS)
-    before = path.read_text()
-    path.write_text(yaml.safe_dump({**yaml.safe_load(before), "registerWithTaints": [TAINT]}))
+    """A kubelet that makes its node object anew gives it a taint. 1.20 has it in a flag."""
+    path, kubelet = node.path(SETTINGS), node.servers["kubelet"]
+    before, command = path.read_text(), kubelet.command
+    if node.kubernetes.is_debians:
+        kubelet.command = (*command, f"--register-with-taints={TAINT['key']}={TAINT['value']}:{TAINT['effect']}")
+    else:
+        path.write_text(yaml.safe_dump({**yaml.safe_load(before), "registerWithTaints": [TAINT]}))
     yield
     path.write_text(before)
+    kubelet.command = command
 
 
 def ended(pod):
@@ -117,7 +120,8 @@ def test_a_node_that_is_shut_down_ends_pods_before_the_daemon_and_has_all_shares
     pods, node, daemon, scheduler
 ):
     """As systemd tells it. What arrives meanwhile fails for the kubelet's reason, and holds nothing."""
-    with logind(node) as machine, configured(node, daemon, **SHUTDOWN):
+    gate = {"featureGates": {"GracefulNodeShutdown": True}} if node.kubernetes.is_debians else {}
+    with logind(node) as machine, configured(node, daemon, **SHUTDOWN, **gate):
         machine.await_listener(60)
         assert machine.is_delayed()
         name = pods.run(manifest("ends", container(count=7, memory=80000, cores=100)))

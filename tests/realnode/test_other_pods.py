@@ -5,7 +5,7 @@ import yaml
 
 from tests.realnode import versions
 from tests.realnode.api import ApiError
-from tests.realnode.asked import NAMESPACE, container, manifest
+from tests.realnode.asked import NAMESPACE, SLEEP, container, manifest
 from tests.realnode.ground import NAME
 from tests.realnode.kubelet import configured
 from tests.realnode.servers import until
@@ -16,6 +16,11 @@ pytestmark = [
 ]
 STATIC = "/etc/kubernetes/manifests"
 STRATEGIC = "application/strategic-merge-patch+json"
+USER_MAP = "/proc/self/uid_map"
+CONTAINERS = "/usr/local/vgpu/containers"
+WRITES = 'set -e; cd "${CUDA_DEVICE_MEMORY_SHARED_CACHE%/*}"; echo some >used; cd /tmp/vgpulock; echo some >locked'
+OLDER = "older-runc"
+"""A handler of the container runtime, with Debian's runc 1.1."""
 FORGED = {"hami.io/vgpu-devices-allocated": "GPU-forged,NVIDIA,1,1:;"}
 
 
@@ -104,16 +109,27 @@ def test_a_pods_share_is_neither_resized_nor_does_it_get_another_decision_on_the
     assert pods.annotation(resizable, next(iter(FORGED))) == decided
 
 
-def test_a_pod_with_users_of_its_own_has_its_share_or_says_that_the_runtime_cannot(pods, node):
-    handlers = node.api.node(NAME)["status"].get("runtimeHandlers", ())
-    able = any(one["features"].get("userNamespaces") for one in handlers if not one["name"])
+def test_a_pod_with_users_of_its_own_has_its_share_and_writes_its_usage(pods, node):
+    """Its root is nobody outside, and still may write where HAMi-core counts. The folder goes with the pod."""
+    asked = container(count=1, memory=1400, cores=14, read=[USER_MAP], then=f"{WRITES}\n{SLEEP}")
+    name = pods.run(manifest("users", asked, hostUsers=False))
+    pods.await_settled(name)
 
-    name = pods.submit(manifest("users", container(count=1, memory=1400, cores=14), hostUsers=False))
+    seen = pods.granted(name)
+    assert int(seen.files[USER_MAP].split()[1]) > 0
+    assert (seen.env["CUDA_DEVICE_MEMORY_LIMIT_0"], seen.env["CUDA_DEVICE_SM_LIMIT"]) == ("1400m", "14")
+    (used,) = node.path(CONTAINERS).glob(f"{pods.get(name)['metadata']['uid']}*/used")
+    pods.delete(name)
+    until(lambda: not used.parent.exists(), "the end of its folder", 60)
 
-    if able:
-        pods.await_running(name)
-        assert pods.granted(name).env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "1400m"
-    else:
-        wanted = "runtime does not support user namespaces"
-        until(lambda: any(wanted in line for line in pods.told(name)), "the kubelet's reason", 30)
+
+def test_a_pod_with_users_of_its_own_is_told_where_the_runtime_cannot(pods, node):
+    older = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": OLDER}, "handler": OLDER}
+    node.api.call("POST", "/apis/node.k8s.io/v1/runtimeclasses", older)
+
+    asked = container(count=1, memory=1400, cores=14)
+    name = pods.submit(manifest("users", asked, hostUsers=False, runtimeClassName=OLDER))
+
+    wanted = "does not support user namespaces"
+    until(lambda: any(wanted in line for line in pods.told(name)), "the kubelet's reason", 30)
     pods.await_settled(name)

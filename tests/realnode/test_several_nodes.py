@@ -24,7 +24,7 @@ from tests.realnode.servers import until
 pytestmark = [
     pytest.mark.full,
     pytest.mark.case("t", "three nodes, two schedulers: some are lost, others go on, and no share is given twice"),
-    pytest.mark.since(versions.NEWEST_ALONE),
+    pytest.mark.since(versions.INIT_AMOUNTS),
 ]
 NPU, CORE = "huawei.com/Ascend910B3", "aws.amazon.com/neuroncore"
 WHOLE_NPU = {NPU: 1, f"{NPU}-memory": 65536}

@@ -17,9 +17,6 @@ INIT_AMOUNTS, DEVICE_HEALTH = 34, 36
 CLAIMS, CONSUMABLE = 34, 36
 """The same: an API server has resource.k8s.io/v1, and several claims may have parts of one device."""
 
-NEWEST_ALONE = 35
-"""What takes minutes and should be the same on any version is shown on the newest alone."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kubernetes:

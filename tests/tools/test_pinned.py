@@ -7,11 +7,11 @@ import pytest
 
 from tests.realnode import modules, pin, versions
 from tests.realnode.commands import commands
-from tests.realnode.modules import CONTAINERD, KUBERNETES, Product
+from tests.realnode.modules import CONTAINERD, KUBERNETES, RUNC, Product
 from tests.realnode.versions import DEBIANS, Kubernetes
 from tools.debian.commands import LackingError
 
-ALL = [(product, minor) for product in (KUBERNETES, CONTAINERD) for minor in product.minors()]
+ALL = [(product, minor) for product in (KUBERNETES, CONTAINERD, RUNC) for minor in product.minors()]
 NAMES = [f"{product.name}-{minor}" for product, minor in ALL]
 UPSTREAM = """\
 module k8s.io/kubernetes
@@ -69,6 +69,18 @@ def test_the_version_is_stamped_into_the_programs() -> None:
 
     assert re.search(r"-X k8s\.io/component-base/version\.gitVersion=v1\.\d+\.\d+ ", how[-1])
     assert re.search(r"-X k8s\.io/component-base/version\.gitMinor=\d+$", how[-1])
+
+
+def test_a_program_with_parts_in_c_is_built_with_a_compiler_and_needs_no_library(path: Path) -> None:
+    stands_for_go(path, says="go1.99", then='echo $CGO_ENABLED >>"${0}s"; mkdir -p "${7%/*}"; exit 0')
+    (runc,) = (RUNC.pinned(minor) for minor in RUNC.minors())
+
+    runc.kept_in(path / "cache", lambda _: None)
+
+    asked = (path / "asked").read_text().splitlines()[-1]
+    assert asked.endswith(" github.com/opencontainers/runc")
+    assert "-extldflags -static" in asked
+    assert (path / "gos").read_text().splitlines()[-1] == "1"
 
 
 def test_the_newest_kubernetes_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
