@@ -8,6 +8,8 @@ from tests.runtimes import image, inside
 NAMESPACE = "default"
 SCHEDULER = "hami-scheduler"
 SLEEP = "exec sleep 2147483647"
+COUNTS = 'set -e; cd "${CUDA_DEVICE_MEMORY_SHARED_CACHE%/*}"; echo some >used; cd /tmp/vgpulock; echo some >locked'
+"""A container that cannot write where HAMi-core does ends with an error."""
 LIMITS = {"count": "nvidia.com/gpu", "memory": "nvidia.com/gpumem", "cores": "nvidia.com/gpucores"}
 
 

@@ -12,7 +12,9 @@ ip link set uplink up
 ip addr add "$1/24" dev uplink
 [ $# -eq 1 ] || ip route add 10.96.0.1 via "$2"
 ip route add default via "${1%.*}.1" dev uplink
-mkdir /run/settings
+# A pod with users of its own gets a /proc only where the node has one that nothing covers.
+mkdir -p /run/settings /run/proc
+mount -t proc proc /run/proc
 setting() {
     echo "$2" >"/run/settings/$(basename "$1")"
     mount --bind "/run/settings/$(basename "$1")" "/proc/sys/$1"
@@ -24,4 +26,8 @@ setting kernel/panic_on_oops 1
 setting kernel/keys/root_maxkeys 1000000
 setting kernel/keys/root_maxbytes 25000000
 mknod -m 600 /dev/kmsg c 1 11 2>/dev/null || true
-mkdir -p /var/lib/kubelet /var/lib/cni /usr/libexec/kubernetes /var/log/containers
+for kept in /var/lib/kubelet /usr/local/vgpu; do # such pods get no mount of an overlay
+    mkdir -p "$kept"
+    mount -t tmpfs -o mode=755 tmpfs "$kept"
+done
+mkdir -p /var/lib/cni /usr/libexec/kubernetes /var/log/containers

@@ -37,6 +37,8 @@ NEWER_PACKAGES = Packages(
     base=EVERY_NODE,
     later=("etcd-server",),  # bookworm's 3.4 is too old; trixie's runs with bookworm's libraries
 )
+LIBRARIES = Packages(base=("libseccomp-dev",))
+"""What programs of modules are linked with."""
 CONTAINERD, RUNC = modules.CONTAINERD.pinned("2.2"), modules.RUNC.pinned("1.4")
 SOURCE = "kubernetes=1.20.5+really1.20.2-1.1+deb12u1"
 PROGRAMS, RUNTIME, STARTER = "/programs", "/usr/local/bin", "/usr/local/sbin"
@@ -100,9 +102,10 @@ def _build(folder: Path, tree: Path, say: Say) -> Mapping[str, object]:
 def _of_modules(folder: Path, kubernetes: Kubernetes, say: Say) -> tuple[Path, Mapping[Path, str]]:
     tree = Tree(packages=NEWER_PACKAGES).kept_in(folder / "newer-node", say)
     machine = {}
+    libraries = Tree(packages=LIBRARIES).kept_in(folder / "libraries", say)
     servers = modules.KUBERNETES.pinned(kubernetes.name)
     for pinned, seen in ((CONTAINERD, RUNTIME), (RUNC, STARTER), (servers, PROGRAMS)):
-        machine[pinned.kept_in(folder, say)] = seen
+        machine[pinned.kept_in(folder, say, libraries)] = seen
         say(f"{pinned.product.name} {pinned.version}: building it took {pinned.took(folder)}")
     modules.clear(folder)
     return tree, machine

@@ -42,7 +42,7 @@ class Product:
     """Programs of one Go module. ``commands`` are built in their order: the one that takes longest comes last.
 
     ``stamps`` are variables of the programs and their values, where ``{version}``, ``{major}`` and ``{minor}`` stand
-    for the pinned version's. A product that ``has_c`` needs a C compiler, too, and becomes static all the same.
+    for the pinned version's. One with a ``library`` in C needs a C compiler, too, and becomes static all the same.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Product:
     """Where the programs are in the module; a module that is a program has it nowhere."""
     stamps: Mapping[str, str]
     tags: tuple[str, ...] = ()
-    has_c: bool = False
+    library: str = ""
 
     def package(self, command: str) -> str:
         return f"{self.path}{self.below}{command}" if self.below else self.path
@@ -89,8 +89,8 @@ RUNC = Product(
     commands=("runc",),
     below="",
     stamps={"main.version": "{major}.{minor}.{patch}"},
-    tags=("netgo", "osusergo"),
-    has_c=True,
+    tags=("netgo", "osusergo", "seccomp"),
+    library="seccomp",
 )
 
 
@@ -124,16 +124,17 @@ class Pinned:
 
     def recipe(self) -> str:
         """Return a mark of everything that decides what is built."""
-        how = (*self.packages().values(), *self._how(), *GO_SETTINGS.values(), *self._settings().values())
+        how = (*self.packages().values(), *self._how(), *GO_SETTINGS.values())
         return hashlib.sha256("\0".join((self._text("go.mod"), self._text("go.sum"), *how)).encode()).hexdigest()
 
-    def kept_in(self, cache: Path, say: Say) -> Path:
+    def kept_in(self, cache: Path, say: Say, tree: Path = Path("/")) -> Path:
         """Return the folder with the programs, built now where they are not there yet. ``LackingError`` if it fails.
 
+        The ``tree`` is a root file system with the product's ``library``, if it has one, in Debian's places.
         A build that broke off is continued: Go's own cache lies in ``cache/go`` until ``clear`` is called.
         """
         folder = cache / f"{self.product.name}-{self.version}"
-        once(folder, self.recipe(), lambda: self._build(folder, cache / "go", say), wait_s=WAIT_S)
+        once(folder, self.recipe(), lambda: self._build(folder, cache / "go", say, tree), wait_s=WAIT_S)
         return folder / "bin"
 
     def took(self, cache: Path) -> str:
@@ -141,7 +142,7 @@ class Pinned:
         facts = json.loads((cache / f"{self.product.name}-{self.version}" / MARK).read_text())
         return f"{facts['seconds']} s, {facts['cpu_seconds']} s of CPU"
 
-    def _build(self, folder: Path, work: Path, say: Say) -> Mapping[str, object]:
+    def _build(self, folder: Path, work: Path, say: Say, tree: Path) -> Mapping[str, object]:
         work.mkdir(parents=True, exist_ok=True)
         what = f"{self.product.name} {self.version}"
         with alone(work, WAIT_S):
@@ -153,7 +154,7 @@ class Pinned:
             shutil.rmtree(partial, ignore_errors=True)
             for name, package in self.packages().items():
                 wanted = ("build", *self._how(), "-o", str(partial / name), package)
-                go.run(*wanted, cwd=self.folder, deadline_s=BUILD_S, settings=self._settings())
+                go.run(*wanted, cwd=self.folder, deadline_s=BUILD_S, settings=self._c(tree))
                 say(f"{name} {self.version}")
             shutil.rmtree(target, ignore_errors=True)
             partial.rename(target)
@@ -163,11 +164,20 @@ class Pinned:
         major, minor, patch = self.version.removeprefix("v").split(".")
         values = {"version": self.version, "major": major, "minor": minor, "patch": patch}
         stamps = [f"-X {variable}={value.format_map(values)}" for variable, value in self.product.stamps.items()]
-        static = ("-linkmode external -extldflags -static",) if self.product.has_c else ()
+        static = ("-linkmode external -extldflags -static",) if self.product.library else ()
         return ["-tags", ",".join(self.product.tags), "-ldflags", " ".join(("-s -w", *stamps, *static))]
 
-    def _settings(self) -> Mapping[str, str]:
-        return {"CGO_ENABLED": "1"} if self.product.has_c else {}
+    def _c(self, tree: Path) -> Mapping[str, str]:
+        """How what is in C is compiled: by paths, as the machine need not have the library, nor pkg-config."""
+        if not (library := self.product.library):
+            return {}
+        folders = " ".join(f"-L{found.parent}" for found in tree.glob(f"usr/lib/*/lib{library}.a"))
+        return {
+            "CGO_ENABLED": "1",
+            "PKG_CONFIG": "true",
+            "CGO_CFLAGS": f"-I{tree}/usr/include",
+            "CGO_LDFLAGS": f"{folders} -l{library}",
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

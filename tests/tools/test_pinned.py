@@ -72,15 +72,21 @@ def test_the_version_is_stamped_into_the_programs() -> None:
 
 
 def test_a_program_with_parts_in_c_is_built_with_a_compiler_and_needs_no_library(path: Path) -> None:
-    stands_for_go(path, says="go1.99", then='echo $CGO_ENABLED >>"${0}s"; mkdir -p "${7%/*}"; exit 0')
+    stands_for_go(
+        path, says="go1.99", then='echo $CGO_ENABLED $CGO_CFLAGS $CGO_LDFLAGS >>"${0}s"; mkdir -p "${7%/*}"; exit 0'
+    )
     (runc,) = (RUNC.pinned(minor) for minor in RUNC.minors())
 
-    runc.kept_in(path / "cache", lambda _: None)
+    library = path / "tree/usr/lib/any/libseccomp.a"
+    library.parent.mkdir(parents=True)
+    library.touch()
+
+    runc.kept_in(path / "cache", lambda _: None, path / "tree")
 
     asked = (path / "asked").read_text().splitlines()[-1]
     assert asked.endswith(" github.com/opencontainers/runc")
     assert "-extldflags -static" in asked
-    assert (path / "gos").read_text().splitlines()[-1] == "1"
+    assert (path / "gos").read_text().splitlines()[-1] == f"1 -I{path}/tree/usr/include -L{library.parent} -lseccomp"
 
 
 def test_the_newest_kubernetes_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
