@@ -2,9 +2,13 @@
 
 import json
 import os
+import re
 import signal
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from tests.realnode.node import Node, is_ready
@@ -81,6 +85,14 @@ class Daemon:
         assert pod
         (status,) = pod["status"]["containerStatuses"]
         return pid_of(self.node, status["containerID"])
+
+    def start_s(self) -> float:
+        """How many seconds after its process, as the runtime started it, it had registered with the kubelet."""
+        ticks = int(Path(f"/proc/{self.pid()}/stat").read_text().rpartition(")")[2].split()[19])
+        began = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
+        lines = [json.loads(line) for line in re.findall(r"^\S+ stderr F (\{.*\})$", self.log(), re.MULTILINE)]
+        times = [datetime.fromisoformat(one["timestamp"]).timestamp() for one in lines if one["event"] == "registered"]
+        return min(at for at in times if at > began) - began
 
     def pid_or_none(self) -> int | None:
         """The same, and None while there is no process."""

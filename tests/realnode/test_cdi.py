@@ -3,7 +3,7 @@
 import pytest
 
 from tests.realnode import versions
-from tests.realnode.asked import COUNTS, SLEEP, container, manifest
+from tests.realnode.asked import container, manifest
 from tests.realnode.late import late
 from tests.realnode.release import QUICK
 from tests.realnode.servers import until
@@ -57,14 +57,6 @@ def test_the_decided_device_is_in_the_container_and_no_other(by_cdi, pods):
 def test_a_pod_that_asks_for_all_by_a_variable_has_the_one_that_was_decided(by_cdi, pods):
     asked = {**container(count=1, memory=1000), "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
     name = pods.run(manifest("greedy", asked))
-
-    assert cards(pods.granted(name)) == {f"/dev/nvidia{index(pods, name)}"}
-
-
-@pytest.mark.since(versions.INIT_AMOUNTS)
-def test_a_pod_with_users_of_its_own_has_the_decided_device_and_counts(by_cdi, pods):
-    asked = container(count=1, memory=3000, cores=30, then=f"{COUNTS}\n{SLEEP}")
-    name = pods.run(manifest("mapped", asked, hostUsers=False))
 
     assert cards(pods.granted(name)) == {f"/dev/nvidia{index(pods, name)}"}
 

@@ -84,7 +84,7 @@ def test_a_node_that_was_deleted_comes_back_with_its_register_and_its_pods(pods,
     assert (pods.containers(name), pods.phase(name)) == (before, "Running")
 
     kept_out = pods.submit(manifest("kept-out", container(count=1, memory=1000)))
-    until(lambda: any("untolerated taint" in line for line in pods.told(kept_out)), "the taint in an Event", 30)
+    until(lambda: any(TAINT["key"] in line for line in pods.told(kept_out)), "the taint in an Event", 30)
     tolerant = manifest("full", container(count=8, memory=30000), tolerations=[{"key": "team", "operator": "Exists"}])
     full = pods.submit(tolerant)
     until(lambda: any("CardInsufficientMemory" in line for line in pods.told(full)), "our reason in an Event", 30)

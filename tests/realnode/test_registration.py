@@ -13,7 +13,8 @@ pytestmark = pytest.mark.case("a", "the node registers: shares, annotations and 
 REGISTER, SCORE = "hami.io/node-nvidia-register", "hami.io/node-nvidia-score"
 
 
-def test_the_kubelet_offers_ten_shares_of_each_device(daemon, node):
+def test_the_kubelet_offers_ten_shares_of_each_device(daemon, node, record_property):
+    record_property("figures", f"the daemon had registered {daemon.start_s():.1f} s after its container's start")
     status = node.api.node("node-1")["status"]
 
     assert (status["allocatable"]["nvidia.com/gpu"], status["capacity"]["nvidia.com/gpu"]) == (str(SHARES),) * 2
