@@ -129,6 +129,12 @@ class SchedulerSettings(Section):
     http_port: int = Field(
         9395, ge=0, le=65535, alias="httpPort", description="Port of probes and metrics without TLS."
     )
+    status_page: Literal["off", "loopback", "any"] = Field(
+        "loopback",
+        alias="statusPage",
+        description="Who may see the cluster's status page at `/` of httpPort: nobody, the pod itself (`kubectl "
+        "port-forward`), or whoever reaches the port. It names nodes and pods, and has no secrets.",
+    )
     filter_mebibytes: int = Field(
         128,
         ge=1,

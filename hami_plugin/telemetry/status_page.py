@@ -1,4 +1,4 @@
-"""The status page: a node's whole state as one file of HTML, complete without scripts and live with them.
+"""The status page: the state of a node, or of the cluster, as one file of HTML, whole without scripts, live with them.
 
 Every text of a pod or a driver goes through ``_text``. The policy of the page lets a browser run the one script below
 and fetch from this server, and nothing else.
@@ -82,7 +82,7 @@ def policy() -> str:
 
 def page(document: Document) -> str:
     """The whole page."""
-    node = _text(document["node"])
+    node = _text(document["node"] if "node" in document else f"Cluster, {document['scheduler']}")
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{node}, hami-plugin</title>\n'
@@ -111,6 +111,59 @@ def state(document: Document) -> str:
 
 
 def _sections(document: Document) -> Iterator[tuple[str, str, str]]:
+    """Of a node, or of the cluster."""
+    yield from _of_node(document) if "node" in document else _of_cluster(document)
+
+
+def _of_cluster(document: Document) -> Iterator[tuple[str, str, str]]:
+    yield "ready", "Scheduler", _daemon(document)
+    shown = f", of the first {len(document['nodes'])} nodes" if document["more"] else ""
+    yield "sums", f"Devices{shown}", _sums(document["sums"])
+    for number, node in enumerate(document["nodes"]):
+        tiles = "".join(_cluster_tile(f"{number}-{at}", one) for at, one in enumerate(node["devices"]))
+        yield f"node-{number}", _text(node["name"]), f'<ul class="tiles">\n{tiles}</ul>\n'
+    yield "more", "Further nodes", f"<p>{document['more']} more nodes are not shown.</p>\n" if document["more"] else ""
+    yield "refused", "Refused", _events(document["refused"], "refused")
+    yield "events", "Last events", _events(document["events"], "events")
+
+
+def _sums(sums: Mapping[str, Mapping[str, int]]) -> str:
+    rows = [
+        (
+            _text(device_type),
+            f"{one['healthy']} of {one['devices']}",
+            f"{one['sharesTaken']} of {one['shares']}",
+            f"{one['memoryTaken']} of {one['memory']}",
+        )
+        for device_type, one in sums.items()
+    ]
+    heads = ("Type", "Healthy", "Shares taken", "Memory taken")
+    return _table(heads, rows, "sums") if rows else "<p>No node has devices.</p>\n"
+
+
+def _cluster_tile(place: str, device: Mapping[str, Any]) -> str:
+    health, kind = ("healthy", "ok") if device["healthy"] else ("unhealthy", "bad")
+    name = f"{_text(device['deviceType'])} {int(device['index'])}"
+    shares = f"{int(device['sharesTaken'])} of {int(device['shares'])} shares"
+    memory, taken = int(device["memory"]), int(device["memoryTaken"])
+    holders = [_text(one) for one in device["holders"]]
+    holders += [f"and {int(device['moreHolders'])} more"] if device["moreHolders"] else []
+    return (
+        f'<li class="tile {health}" id="d-{place}" tabindex="0" aria-label="{name}, {health}, {shares}">'
+        f'<div class="top"><h3>{name}</h3><span class="{kind}">{SIGNS[health]} {health}</span></div>'
+        f'<div class="soft">{_text(device["model"])}</div>'
+        f"<div>{shares}, {taken} of {memory} {_text(device['unit'])}</div>"
+        + (f'<meter min="0" max="{memory}" value="{min(taken, memory)}">{taken}</meter>' if memory > 0 else "")
+        + (
+            '<ul class="plain">' + "".join(f"<li>{one}</li>" for one in holders) + "</ul>"
+            if holders
+            else '<div class="soft">free</div>'
+        )
+        + f'<div class="soft mono">{_text(device["uuid"])}</div></li>\n'
+    )
+
+
+def _of_node(document: Document) -> Iterator[tuple[str, str, str]]:
     yield "ready", "Daemon", _daemon(document)
     yield "devices", "Devices", _tiles(document["devices"])
     yield "links", "Links", "".join(_links(one) for one in document["links"])

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from hami_plugin.cluster.client import connect_wide
-from hami_plugin.config.changes import ConfigurationSource
+from hami_plugin.config.changes import ConfigurationSource, Reloads
 from hami_plugin.config.load import HAMI_DEVICE_CONFIG, Configuration, load
 from hami_plugin.config.settings import SchedulerSettings
 from hami_plugin.config.vendors import ServedSettings, VendorSettings
@@ -28,6 +29,7 @@ from hami_plugin.scheduler.extender.certificates import Certificates
 from hami_plugin.scheduler.extender.extender import Extender, Options
 from hami_plugin.scheduler.extender.metrics import SchedulerMetrics
 from hami_plugin.scheduler.extender.server import Server, kinds
+from hami_plugin.scheduler.extender.status import cluster_status
 from hami_plugin.scheduler.extender.succession import Decisions, SchedulerReloader
 from hami_plugin.sdk import Family, load_vendor, vendor_names
 from hami_plugin.telemetry.connections import raise_descriptor_limit
@@ -138,10 +140,12 @@ class Scheduler:
         *,
         ready: Callable[[], None] = lambda: None,
         reloader: SchedulerReloader | None = None,
+        version: str = "",
     ) -> None:
         """``ready`` is called once, when pods can be decided on for the first time."""
         self._ready = ready
         self._reloader = reloader
+        self._version = version
         settings = configuration.settings.scheduler
         self._settings = settings
         self._decisions = decisions
@@ -178,6 +182,8 @@ class Scheduler:
             ready=self.readiness,
             configuration=lambda: self._in_force(configuration).effective(),
             details=self._details,
+            status=self._status,
+            status_readers=lambda: self._in_force(configuration).settings.scheduler.status_page,
             purpose=PURPOSE,
             dropped=metrics.connection_dropped,
         )
@@ -191,6 +197,18 @@ class Scheduler:
 
     def _in_force(self, first: Configuration) -> Configuration:
         return self._reloader.configuration if self._reloader else first
+
+    def _status(self) -> Mapping[str, Any]:
+        """The cluster's state, made when somebody looks."""
+        extender = self._decisions.extender if isinstance(self._decisions, Decisions) else self._decisions
+        reloads = self._reloader.reloads if self._reloader else Reloads()
+        return {
+            **cluster_status(extender, name=self._settings.name),
+            "version": self._version,
+            "time": time.time(),
+            "components": self.readiness(),
+            "configuration": reloads.shown(),
+        }
 
     def _details(self) -> Mapping[str, object]:
         return {"configuration": self._reloader.reloads.shown()} if self._reloader else {}
@@ -255,7 +273,13 @@ async def serve(process: SchedulerProcess) -> None:
                 loop.add_signal_handler(signal.SIGHUP, reloader.again)
                 registry.register(ConfigurationMetrics(lambda: reloader.reloads))
             scheduler = Scheduler(
-                process.configuration, decisions, metrics, registry, ready=keep_out_of_collections, reloader=reloader
+                process.configuration,
+                decisions,
+                metrics,
+                registry,
+                ready=keep_out_of_collections,
+                reloader=reloader,
+                version=process.version,
             )
             await scheduler.run(stop)
     finally:

@@ -22,7 +22,7 @@ from hami_plugin.dra.conversion import ClaimVendor, ConvertedPod, convert, excee
 from hami_plugin.errors import ClusterError, HamiError, WireError
 from hami_plugin.log import logger
 from hami_plugin.model.views import PodPatch, PodView, node_view, pod_view
-from hami_plugin.node_status.events import EventRecorder
+from hami_plugin.node_status.events import EventRecorder, Written
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING
 from hami_plugin.scheduler.engine.admission import Allowed, Scheduling, Views, crowded, reviewing
 from hami_plugin.scheduler.engine.capacity import impossible
@@ -311,6 +311,11 @@ class Extender:
     def settled(self) -> bool:
         """Whether all that was begun is finished, and the watch has shown it."""
         return not (self._unfinished or self.cache.pods.assumed or self.cache.pods.binding.pending)
+
+    @property
+    def recent(self) -> Sequence[Written]:
+        """The last Events of this process."""
+        return tuple(self._events.recent)
 
     def knows(self, other: Extender) -> bool:
         """Whether our watch has shown all that the other's has."""

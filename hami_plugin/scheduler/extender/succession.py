@@ -29,6 +29,8 @@ AGAIN_S = 30.0
 """When a change that could not be taken up for the moment is tried again."""
 MAX_SHOWN = 20
 
+LIVE = frozenset({"statusPage"})
+"""Keys of the scheduler's section that are asked for at each request."""
 SWAPPED = frozenset(
     {
         "replacesDefault",
@@ -60,12 +62,19 @@ def scheduler_change(before: Configuration, after: Configuration) -> SchedulerCh
     vendors += [f"vendors.{name}" for name in _vendors(old).keys() - _vendors(new).keys()]
     swapped = [*(f"scheduler.{key}" for key in own if key in SWAPPED), *vendors]
     return SchedulerChange(
-        live=("logLevel",) if old.get("logLevel") != new.get("logLevel") else (),
+        live=tuple(
+            sorted(
+                [
+                    *(f"scheduler.{key}" for key in own if key in LIVE),
+                    *(["logLevel"] if old.get("logLevel") != new.get("logLevel") else []),
+                ]
+            )
+        ),
         swapped=tuple(sorted(swapped)),
         restart=tuple(
             sorted(
                 [
-                    *(f"scheduler.{key}" for key in own if key not in SWAPPED),
+                    *(f"scheduler.{key}" for key in own if key not in SWAPPED | LIVE),
                     *(["logFormat"] if old.get("logFormat") != new.get("logFormat") else []),
                 ]
             )
@@ -256,7 +265,7 @@ class SchedulerReloader:
         self.configuration = wanted
         if not (found.swapped or found.live):
             return None, ""
-        if found.live:
+        if "logLevel" in found.live:
             self._source.level(wanted.settings.log_level)
         self.reloads.generation += 1
         keys = ", ".join((*found.live, *found.swapped))
