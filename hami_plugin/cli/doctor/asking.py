@@ -285,11 +285,13 @@ def processes_of(containers: Mapping[str, str], hook: Path, proc: Path) -> Itera
             group = _begin(folder / "cgroup", MAX_CGROUP).decode(errors="replace")
             container = next((name for number, name in containers.items() if number in group), None)
             if container is not None and library in _begin(folder / "mountinfo", MAX_MAPS):
+                mapped = _begin(folder / "maps", MAX_MAPS)
                 yield LimitedProcess(
                     pid=int(folder.name),
                     name=_begin(folder / "comm", 64).decode(errors="replace").strip(),
                     container=container,
-                    limited=library in _begin(folder / "maps", MAX_MAPS),
+                    limited=library in mapped,
+                    musl=b"/ld-musl" in mapped,
                 )
 
 

@@ -201,6 +201,7 @@ class NodeFacts:
     daemon: DaemonFacts | Unavailable | None = None
     locks: Mapping[str, timedelta] = field(default_factory=dict)
     now: datetime | None = None
+    confinement: tuple[Finding, ...] = ()
 
 
 MIB = 1 << 20
@@ -224,6 +225,7 @@ def node_findings(facts: NodeFacts) -> tuple[Finding, ...]:
             *_vendors(facts.vendors),
             *_runtime(facts),
             *_host(facts),
+            *facts.confinement,
             *_kubelet(facts.kubelet),
             *_api(facts),
             *_daemon(facts),

@@ -24,11 +24,13 @@ from cdi.directories import load
 from cdi.errors import CdiError
 from hami_plugin import __version__
 from hami_plugin.cli.doctor.asking import OPENING_S, PAGE_S, api_calls, daemons_page, daemons_url, everything, within
+from hami_plugin.cli.doctor.confinement import confined, confinement
 from hami_plugin.cli.doctor.findings import (
     ApiFacts,
     DaemonFacts,
     Directory,
     DiscoveredVendor,
+    Finding,
     KubeletFacts,
     NodeFacts,
     NodeResource,
@@ -38,6 +40,7 @@ from hami_plugin.cli.doctor.findings import (
     items,
     member,
     text_in,
+    warning,
 )
 from hami_plugin.cli.pages import text as page_text
 from hami_plugin.cli.snapshot import snapshot_of
@@ -104,6 +107,7 @@ async def node_facts(options: Options, environment: Mapping[str, str], *, origin
         daemon=daemon,
         locks=Traces.of(families(ready.configuration)).locks,
         now=datetime.now(tz=UTC),
+        confinement=await _confinement(settings.hook_path),
     )
 
 
@@ -280,6 +284,14 @@ def _looked_at(what: str, path: Path) -> Directory:
         free=room.f_bavail * room.f_frsize if room.f_blocks else None,
         inodes=room.f_favail if room.f_files else None,
     )
+
+
+async def _confinement(hook: Path) -> tuple[Finding, ...]:
+    """What SELinux and the limiter's library say, already judged."""
+    try:
+        return tuple(confined(await within(FILE_S, "confinement", lambda: confinement(hook))))
+    except (StuckError, OSError) as error:
+        return (warning("SELinux", f"was not looked at: {error}"),)
 
 
 # -- the daemon's port

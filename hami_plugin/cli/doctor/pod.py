@@ -34,6 +34,7 @@ class LimitedProcess:
     name: str
     container: str
     limited: bool
+    musl: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,7 +316,10 @@ def _processes(facts: PodFacts, pod: PodView) -> Iterator[Finding]:
     for one in found:
         if not one.limited:
             text = f"process {one.pid} ({one.name}) of container {one.container} runs without the limiter's library"
-            yield failed("processes", text, "a static program, or a removed preload, goes round all limits")
+            remedy = "a static program, or a removed preload, goes round all limits"
+            if one.musl:
+                text, remedy = f"{text}: its C library is musl", "use an image with glibc: the limiter needs it"
+            yield failed("processes", text, remedy)
     if found and all(one.limited for one in found):
         yield ok("processes", f"all {len(found)} have loaded the limiter's library")
     if not found:
