@@ -639,3 +639,26 @@ def test_an_older_driver_without_names_is_served_too(rig: Callable[..., Rig]) ->
 
     older = machine.new(load=lambda path: Older(ctypes.CDLL(path)))
     assert older.profiles(machine.cards[0]) == machine.driver.profiles(machine.cards[0])
+
+
+def test_of_cards_that_are_not_cut_here_nothing_is_listed_and_their_instances_are_devices(
+    rig: Callable[..., Rig],
+) -> None:
+    machine = rig()
+    made = machine.make()
+    other = machine.cards[2]
+    machine.driver.switch(other, on=True)
+    static = machine.driver.create(other, "2g.10gb", Placement(0, 2), machine.steps.append)
+    asked = {"operatingMode": "mig", "cutDevices": {"index": [0]}, "migStrategy": "mixed"}
+    settings = NvidiaSettings.model_validate({**machine.simulator.settings(), **asked})
+
+    assert driver_of(settings).partitions() == (made,)
+    found = NvmlDriver(settings, HostPaths()).discover()
+    shown = {one.device.uuid: (one.device.mode, one.fault) for one in found.sightings}
+    assert shown == {
+        machine.cards[0]: ("mig", None),
+        machine.cards[1]: ("hami-core", None),
+        static.uuid: ("hami-core", None),
+        machine.cards[3]: ("hami-core", None),
+    }
+    assert found.divided == {other}

@@ -9,6 +9,7 @@ import pytest
 
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
+from hami_plugin.protocol.decisions import decode_devices
 from hami_plugin.protocol.register import DeviceInfo, MigProfile, encode_json
 from hami_plugin.scheduler.engine.fit import PodFit, fit_pod
 from hami_plugin.scheduler.engine.node_info import read_node, scheduling_policies
@@ -71,3 +72,21 @@ def test_a_share_of_a_whole_card_has_no_place() -> None:
     (family,) = FAMILIES
 
     assert mig.ALLOCATIONS not in mig.patch(family, POD, {"NVIDIA": ((grant,),)})
+
+
+@pytest.mark.parametrize(("both_kinds", "kinds"), [(True, {"mig"}), (False, {"mig", "hami-core"})])
+def test_on_a_node_with_both_kinds_a_containers_cards_are_all_cut_or_none_is(both_kinds: bool, kinds: set[str]) -> None:
+    cut = replace(CARD, mig_profiles=(replace(SMALL, placements=((0, 1),)),))
+    cards = [
+        cut,
+        replace(cut, id="GPU-1", index=1),
+        replace(CARD, id="GPU-2", index=2, mode="hami-core", mig_profiles=()),
+    ]
+    told = {mig.BOTH_KINDS: "true"} if both_kinds else {}
+    node = NodeView(name="n", annotations={"hami.io/node-nvidia-register": encode_json(cards), **told})
+
+    outcome = fit_pod(POD, scheduling_policies(FAMILIES), read_node(node, FAMILIES, []).node_info)
+    assert isinstance(outcome, PodFit)
+    modes = {card.id: card.mode for card in cards}
+    granted = decode_devices(patch(FAMILIES, POD, outcome)["hami.io/vgpu-devices-allocated"])
+    assert {modes[grant.uuid] for piece in granted for grant in piece} == kinds
