@@ -137,6 +137,7 @@ async def test_a_card_that_somebody_may_have_waits_until_nobody_does(stage, hind
         await until(lambda: stage.waits().get("GPU-0") == why)
         await asyncio.sleep(0.1)
         assert stage.driver.calls == []
+        assert bool(stage.driver.asked) is (stage.driver.problem == why)  # of a card that pods have, the driver is not
 
         hinder(stage, False)
         await until(lambda: stage.waits() == {"GPU-0": "", "GPU-1": ""})

@@ -300,6 +300,15 @@ def test_a_switch_that_fails_is_told_and_the_card_says_what_became_of_it(order: 
     assert modes.mode(CARD).current
 
 
+def test_a_switch_that_changes_nothing_is_a_failure(found: Rig) -> None:
+    modes = DrsModes(found.settings)
+    found.simulator.inject("mode", 0, "off")
+    found.simulator.inject("order", 0, "switch:leave")
+
+    with pytest.raises(HamiError, match="does not say so"):
+        modes.switch(CARD, on=True)
+
+
 def test_a_card_that_is_shared_in_another_way_is_not_switched(found: Rig) -> None:
     modes = DrsModes(found.settings)
     found.simulator.inject("mode", 0, "SRIOV")

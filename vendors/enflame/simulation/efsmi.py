@@ -4,7 +4,7 @@ imported.
 ``cut.<card>`` has a card's partitions, as ``<slices>#<id>``, ``made.<card>`` how many there ever were, and
 ``used.<card>`` the ids of those in use. ``mode.<card>`` is what the tool has switched the card to: on, off, or another
 word, which it prints. ``order.<card>`` is what becomes of the next call of a kind, as
-``create:after``: it fails, or whoever calls dies (``create:die-after``).
+``create:after``: it fails, or whoever calls dies (``create:die-after``). ``switch:leave``: no switch does anything.
 """
 
 import fcntl
@@ -58,6 +58,8 @@ def switch(notes: Path, card: str, mode: str) -> None:
     order(notes, card, "switch", "before")
     if mode == "off" and read(notes, "cut", card):
         sys.exit("Error: there are instances")
+    if "switch:leave" in read(notes, "order", card):
+        return
     write(notes, "mode", card, [mode])
     order(notes, card, "switch", "after")
 
