@@ -1,4 +1,4 @@
-"""Case v, too: pods that ask by limits, to which the webhook gives claims, and one by its extended resource alone."""
+"""Case v, too: pods that ask by limits, to which the webhook gives claims."""
 
 import pytest
 
@@ -112,18 +112,3 @@ def refusal(claims, pod):
         return str(error)
     claims.end(pod["metadata"]["name"])
     return ""
-
-
-def test_a_pod_that_no_webhook_takes_has_a_whole_card_by_the_resources_name(claims, node):
-    plain = asked("plain", count=1)
-    plain["metadata"]["labels"]["hami.io/webhook"] = "ignore"
-    name = claims.pods.create(plain)
-    claims.pods.await_running(name)
-
-    status = claims.pods.get(name)["status"]["extendedResourceClaimStatus"]
-    (result,) = claims.get(status["resourceClaimName"])["status"]["allocation"]["devices"]["results"]
-    whole = claims.devices()[result["device"]]["capacity"]["memory"]["value"]
-    assert claims.pods.get(name)["spec"].get("resourceClaims") is None
-    assert limits(claims, name)[0] == f"{whole.removesuffix('Mi')}m"
-    claims.end(name)
-    claims.await_free()
