@@ -71,7 +71,7 @@ class _Published:
 def _published(options: Mapping[str, Any], node: str) -> Iterator[_Published]:
     from hami_plugin.cli.snapshot import snapshot_of  # noqa: PLC0415  # other commands need no driver
     from hami_plugin.daemon.startup import opened, plan, settled  # noqa: PLC0415
-    from hami_plugin.dra import sets  # noqa: PLC0415
+    from hami_plugin.dra import cuts, sets  # noqa: PLC0415
     from hami_plugin.dra.slices import (  # noqa: PLC0415
         Pool,
         PoolContents,
@@ -81,7 +81,7 @@ def _published(options: Mapping[str, Any], node: str) -> Iterator[_Published]:
         offered,
         writes,
     )
-    from hami_plugin.host.paths import HostPaths  # noqa: PLC0415
+    from hami_plugin.host.paths import HostFiles, HostPaths  # noqa: PLC0415
 
     with warnings_only():
         ready = plan(options, {**os.environ, "NODE_NAME": node})
@@ -102,7 +102,13 @@ def _published(options: Mapping[str, Any], node: str) -> Iterator[_Published]:
                 own = replace(
                     snapshot, devices=tuple(one for one in snapshot.devices if one.family == family.device_type)
                 )
-                if in_sets and sets.may_be_sets(cards := offered(family, own), own.links):
+                side = family.node.partitions
+                if side and side.by_claims and own.devices:
+                    tool = side.open(HostFiles(paths=host))
+                    profiles = {one.uuid: tool.profiles(one.uuid) for one in own.devices}
+                    cut = list(cuts.card_profiles(family, offered(family, own), profiles))
+                    wanted = wanted.with_part(cuts.pool(cut))
+                elif in_sets and sets.may_be_sets(cards := offered(family, own), own.links):
                     counted = sets.Counted(cards=cards, number=number)
                     linked = sets.linked_sets(cards, own.links)
                     wanted = wanted.with_part(sets.pool(counted, own.links, linked))
@@ -110,9 +116,10 @@ def _published(options: Mapping[str, Any], node: str) -> Iterator[_Published]:
                     notes.append(f"{family.device_type}: no claim can ask for what these cards are cut into")
                 elif own.devices:
                     every += found
-            if cut := [family.device_type for family in families if family.node.partitions]:
+            sides = [(family.device_type, side) for family in families if (side := family.node.partitions)]
+            if refused := [device_type for device_type, side in sides if not side.by_claims]:
                 every, wanted = [], PoolContents()
-                notes = [f"the daemon refuses frontEnd: dra, as it cuts {' and '.join(cut)} cards for containers"]
+                notes = [f"the daemon refuses frontEnd: dra, as it cuts {' and '.join(refused)} cards for containers"]
             driver = driver_name(served.vendor.name)
             wanted = wanted.with_part(PoolContents(devices=devices(every)))
             documents = writes(Pool(driver=driver, node=node, node_uid=""), wanted, {}).creates

@@ -25,6 +25,7 @@ from hami_plugin.log import logger
 from hami_plugin.model.device import Device
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.registration import LiveNode
+from hami_plugin.partitions.manager import Partitions
 from hami_plugin.vendor_boundary.guard import Guard
 
 log = logger(__name__)
@@ -47,7 +48,10 @@ class DraNode:
 
 
 class DraDriver:
-    """A vendor's. One that is not ``offering`` lets claims end that were made ready before, and is ``idle`` then."""
+    """A vendor's. One that is not ``offering`` lets claims end that were made ready before, and is ``idle`` then.
+
+    ``cut`` makes partitions for claims, by the device type of their cards.
+    """
 
     def __init__(
         self,
@@ -64,6 +68,7 @@ class DraDriver:
         self.driver = driver_name(vendor)
         self.offering = offering
         self.sources: list[FamilySource] = []
+        self.cut: dict[str, Partitions] = {}
         self.idle = asyncio.Event()
         self._claims = shared.claims
         self._ledger = node.ledger
@@ -79,6 +84,7 @@ class DraDriver:
             taken=self._taken,
             accepting=offering,
             boot=shared.boot,
+            cut=self.cut,
         )
         self._publisher = SlicePublisher(
             self.driver,
@@ -92,6 +98,7 @@ class DraDriver:
             held=self._held,
             taints=Taints(taints),
             sets=sets,
+            cut=self.cut,
             observer=node.observer,
         )
         self.endpoint = DraEndpoint(

@@ -591,14 +591,16 @@ class VendorBuilder:
                 HostCheck(family, snapshot=snapshot, host=self.node.host, events=self.node.events, errors=errors)
             )
         safe = guarded(family, guard)
+        partitions = self._partitions(safe, snapshot, vendor, errors, isolated=isolated)
+        if partitions:
+            tasks.partitions.append(partitions)
         if tasks.dra and tasks.dra.offering:
+            if partitions:
+                tasks.dra.cut[safe.device_type] = partitions
             self._offer_by_claims(
                 tasks, tasks.dra, FamilySource(vendor=vendor, family=safe, snapshot=snapshot, errors=errors)
             )
             return
-        partitions = self._partitions(safe, snapshot, vendor, errors, isolated=isolated)
-        if partitions:
-            tasks.partitions.append(partitions)
         if modes := self._modes(tasks.discovery, safe, snapshot, errors, isolated=isolated):
             tasks.modes.append(modes)
         cuttable = partitions.cuttable if partitions else None
@@ -618,7 +620,7 @@ class VendorBuilder:
             raise ConfigError(
                 [f"vendors.{vendor}.frontEnd: dra needs CDI, and deviceListStrategy is {ways}; leave it out"]
             )
-        if node.partitions:
+        if node.partitions and not node.partitions.by_claims:
             raise ConfigError([f"vendors.{vendor}.frontEnd: dra cuts no cards for claims; set frontEnd: device-plugin"])
         if node.modes:
             raise ConfigError([f"vendors.{vendor}.frontEnd: dra switches no card's mode; set frontEnd: device-plugin"])
@@ -643,7 +645,14 @@ class VendorBuilder:
             PartitionJournal(self.settings.state_dir / name, self.boot),
             snapshot=snapshot,
             specs=PartitionSpecs(family, self.settings.cdi_dirs[-1], node.host) if family.node.delivery.cdi else None,
-            peers=Peers(pods=node.pods, current=node.current, listed=node.listed, settle=node.settlement.note),
+            peers=Peers(
+                pods=node.pods,
+                current=node.current,
+                listed=node.listed,
+                settle=node.settlement.note,
+                claimed=partial(self.dra.claims.claimed, family.device_type),
+                claims=self.dra.claims.changes,
+            ),
             events=node.events,
             ended=driver.close,
         )

@@ -17,6 +17,7 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import ContainerView, Json, PodView
 from hami_plugin.sdk import Parameters
+from hami_plugin.sdk.partitions import NOWHERE, Placement
 
 MAX_RESULTS, MAX_CONSUMERS, MAX_CONFIG = 32, 256, 1024
 """Classes and the claim may have 32 entries of configuration each; so may each of 32 requests' classes."""
@@ -283,7 +284,10 @@ def parts(claim: Claim, used: Sequence[Use], shared: Mapping[str, bool]) -> tupl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedShare:
-    """A share of a device as it was made ready: the grant, and how many slots it has. ``admin`` counts for nothing."""
+    """A share of a device as it was made ready: the grant, and how many slots it has. ``admin`` counts for nothing.
+
+    With a ``profile`` it is a partition of the card that the grant names.
+    """
 
     request: str
     device: str
@@ -293,6 +297,8 @@ class PreparedShare:
     cores: int = 0
     slots: int = 1
     admin: bool = False
+    profile: str = ""
+    placement: Placement = NOWHERE
 
 
 def excess(
@@ -302,7 +308,7 @@ def excess(
 
     The scheduler sees to that too. But it gives away what a pod has that was deleted by force before the pod has ended.
     """
-    own = [held for held in wanted if not held.admin]
+    own = [held for held in wanted if not held.admin and not held.profile]
     cards = {one.device.uuid: one for one in offered}
     for uuid in dict.fromkeys(held.grant.uuid for held in own):
         device = cards.get(uuid)

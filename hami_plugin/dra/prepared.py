@@ -7,6 +7,7 @@ API server has by now, until the kubelet gives the claim back.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,10 @@ from hami_plugin.dra.claims import PreparedShare
 from hami_plugin.host.paths import HostFiles, make_shared_directory, write_shared
 from hami_plugin.log import logger
 from hami_plugin.model.placement import Grant
+from hami_plugin.partitions.life import OF_CLAIM, Owner
+from hami_plugin.partitions.reconciliation import PodReservation
+from hami_plugin.sdk import Reservation
+from hami_plugin.sdk.partitions import NOWHERE, Placement
 
 log = logger(__name__)
 
@@ -87,6 +92,33 @@ class Prepared:
     def file(self) -> str:
         """The name of its spec's file."""
         return spec_file(self.driver, self.uid)
+
+
+def reservations(one: Prepared, device_type: str) -> tuple[PodReservation, ...]:
+    """A claim's partitions of cards of that type, in the order of its shares. Each request counts its own."""
+    count: Counter[str] = Counter()
+    found = []
+    for share in one.shares:
+        if not share.profile or share.grant.device_type != device_type:
+            continue
+        number = count[share.request]
+        count[share.request] += 1
+        owner = Owner(
+            uid=one.uid,
+            container=share.request,
+            device=number,
+            namespace=one.namespace,
+            pod=f"{OF_CLAIM}{one.name}",
+        )
+        wanted = Reservation(
+            container=share.request,
+            device=number,
+            card=share.grant.uuid,
+            profile=share.profile,
+            placement=share.placement,
+        )
+        found.append(PodReservation(owner=owner, wanted=wanted))
+    return tuple(found)
 
 
 def spec_file(driver: str, uid: str) -> str:
@@ -170,6 +202,10 @@ class PreparedClaims:
                     settled=True,
                 )
 
+    def claimed(self, device_type: str) -> tuple[PodReservation, ...]:
+        """The partitions of cards of that type that claims have, or are to have."""
+        return tuple(found for one in self._all.values() for found in reservations(one, device_type))
+
     def gave(self, held: HeldShare) -> bool:
         """Whether the container has it by a claim: the kubelet's account of the device plugin says nothing of that."""
         whose = (held.uid, held.container)
@@ -223,6 +259,7 @@ def _share(held: PreparedShare) -> dict[str, Any]:
         "share": held.share_id,
         "consumed": [held.memory, held.cores, held.slots],
         "admin": held.admin,
+        **({"part": [held.profile, *held.placement]} if held.profile else {}),
         "grant": [grant.uuid, grant.device_type, grant.memory, grant.cores, grant.slots, grant.notes],
     }
 
@@ -264,6 +301,7 @@ def _prepared(entry: Mapping[str, Any]) -> Prepared:
 def _held(share: Mapping[str, Any]) -> PreparedShare:
     uuid, device_type, grant_memory, grant_cores, grant_slots, notes = share["grant"]
     memory, cores, slots = map(int, share["consumed"])
+    profile, start, size = share.get("part", ("", *NOWHERE))
     return PreparedShare(
         request=_text(share["request"]),
         device=_text(share["device"]),
@@ -272,6 +310,8 @@ def _held(share: Mapping[str, Any]) -> PreparedShare:
         cores=cores,
         slots=slots,
         admin=bool(share["admin"]),
+        profile=_text(profile),
+        placement=Placement(int(start), int(size)),
         grant=Grant(
             uuid=_text(uuid),
             device_type=_text(device_type),

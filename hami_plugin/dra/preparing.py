@@ -39,17 +39,20 @@ from hami_plugin.dra.claims import (
     read_claim,
     uses,
 )
-from hami_plugin.dra.prepared import ClaimFiles, Prepared, PreparedClaims, PreparedDevice, Receiver
+from hami_plugin.dra.cuts import CardProfiles, Cut, card_profiles, cuts, overlap
+from hami_plugin.dra.prepared import ClaimFiles, Prepared, PreparedClaims, PreparedDevice, Receiver, reservations
 from hami_plugin.dra.sets import members_of
 from hami_plugin.dra.slices import Offered, offered
 from hami_plugin.errors import ClusterError, HamiError
-from hami_plugin.host.paths import remove_files
+from hami_plugin.host.paths import HostFiles, remove_files
 from hami_plugin.host.threads import StuckError, WorkThread
 from hami_plugin.log import logger
-from hami_plugin.model.placement import Assignment, Share
+from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import Json
 from hami_plugin.node_status.annotations import FamilySource
-from hami_plugin.sdk import Family, Injection, Leftovers
+from hami_plugin.partitions.manager import Partitions
+from hami_plugin.partitions.reconciliation import PodReservation
+from hami_plugin.sdk import Family, Injection, Leftovers, NoRoomError, Partition
 from hami_plugin.vendor_boundary.guard import Guard
 
 log = logger(__name__)
@@ -57,6 +60,8 @@ log = logger(__name__)
 CLASS = "claim"
 """Of the CDI names of what claims add to containers: ``<driver>/claim=<claim's UID>-<request>``."""
 DISK_S = 5.0
+AGAIN_S = 0.5
+"""Until it is tried again to cut a partition where one is still in use."""
 MAX_REFUSALS = 64
 """Of claims that are remembered to be shown."""
 
@@ -109,7 +114,8 @@ class ClaimCluster(Protocol):
 
 
 class ClaimPreparer:
-    """One driver's. ``taken`` says which pod has a device by the device plugin, by UUID.
+    """One driver's. ``taken`` says which pod has a device by the device plugin, by UUID. ``cut`` makes partitions, by
+    the device type of their cards.
 
     One that is not ``accepting`` releases claims, and makes none ready. ``boot`` is the host's present boot.
     """
@@ -127,6 +133,7 @@ class ClaimPreparer:
         taken: Callable[[], Mapping[str, str]],
         accepting: bool = True,
         boot: str = "",
+        cut: Mapping[str, Partitions] | None = None,
         timing: PreparingTiming | None = None,
     ) -> None:
         self.driver = driver
@@ -140,6 +147,7 @@ class ClaimPreparer:
         self._taken = taken
         self._accepting = accepting
         self._boot = boot
+        self._cut = {} if cut is None else cut
         self._timing = timing or PreparingTiming()
         self._thread = WorkThread(f"claims of {driver}")
         self._refusals: dict[str, Refusal] = {}
@@ -165,12 +173,21 @@ class ClaimPreparer:
             if not one.done:
                 log.warning("claim given up that was not answered", driver=self.driver, claim=one.claim)
                 self._claims.drop(one.key)
+            elif self._boot and one.boot and one.boot != self._boot and self._void(one):
+                log.info("claim to be prepared anew: a boot has unmade its partitions", claim=one.claim)
+                self._claims.drop(one.key)
         kept = self._claims.of(self.driver)
         await self._try(partial(self._files.clean, kept))
         for one in kept:
             await self._try(partial(self._files.lay_out, one))
             if self._boot and one.boot != self._boot:
                 await self._booted(one)
+
+    def _void(self, one: Prepared) -> bool:
+        """Whether a boot leaves nothing of it: the kubelet asks again for whoever still lives, and all is made anew."""
+        sides = {source.family.device_type: source.family.node.partitions for source in self._sources}
+        own = [sides.get(share.grant.device_type) for share in one.shares if share.profile]
+        return any(side is None or not side.lasting for side in own)
 
     async def _booted(self, one: Prepared) -> None:
         """No container of the claim has run since the boot: what the former ones counted is nobody's any more.
@@ -338,6 +355,7 @@ class ClaimPreparer:
         known = self._claims.get(self.driver, ref.uid)
         if known and known.done:
             await self._discovered()
+            self._require_there(known)
             await self._on_disk(partial(self._files.lay_out, known))
             return known
         if not self._accepting:
@@ -355,7 +373,7 @@ class ClaimPreparer:
         used = await self._used(claim)
         plan = await self._room(claim, used)
         try:
-            one = await self._planned(plan)
+            one = await self._planned(plan, await self._made(plan))
             self._claims.note(one)
             await self._claims.written()
             await self._on_disk(partial(self._clean, plan.leftovers))
@@ -368,6 +386,50 @@ class ClaimPreparer:
             raise
         log.info("claim prepared", driver=self.driver, claim=claim.key, devices=[share.device for share in one.shares])
         return one
+
+    def _require_there(self, known: Prepared) -> None:
+        """``ClaimError`` where a partition of the claim is gone: what its containers were told names nothing."""
+        for device_type, partitions in self._cut.items():
+            for one in reservations(known, device_type):
+                if gone := partitions.lost(one.owner.uid, one.owner.container):
+                    raise ClaimError(
+                        f"ResourceClaim {known.claim}: {gone}", hint="delete its pods", reason=ClaimReason.UNHEALTHY
+                    )
+
+    async def _made(self, plan: PreparePlan) -> Mapping[str, Partition]:
+        """The claim's partitions, by the names of its devices: written down first, so that a killed daemon's successor
+        knows whose they are.
+
+        One that an ended pod still has open is waited for as a device is that another claim has.
+        """
+        found: dict[str, Partition] = {}
+        for device_type, partitions in self._cut.items():
+            wanted = reservations(plan.entry, device_type)
+            if not wanted:
+                continue
+            self._claims.note(plan.entry)
+            await self._claims.written()
+            shares = [s for s in plan.entry.shares if s.profile and s.grant.device_type == device_type]
+            made = await self._cut_out(plan.claim, partitions, wanted)
+            found |= {share.device: one for share, one in zip(shares, made, strict=True)}
+        return found
+
+    async def _cut_out(
+        self, claim: Claim, partitions: Partitions, wanted: Sequence[PodReservation]
+    ) -> Sequence[Partition]:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._timing.release
+        while True:
+            try:
+                return await partitions.claimed(wanted)
+            except NoRoomError as error:
+                if loop.time() >= until:
+                    raise ClaimError(
+                        f"ResourceClaim {claim.key}: {error}",
+                        hint="the kubelet asks again",
+                        reason=ClaimReason.IN_USE,
+                    ) from error
+            await asyncio.sleep(min(AGAIN_S, self._timing.release))
 
     async def _discovered(self) -> None:
         """Until the first look at the devices: their own specs, which a reboot has taken away, are there with it.
@@ -444,6 +506,7 @@ class ClaimPreparer:
         until = asyncio.get_running_loop().time() + self._timing.release
         while True:
             watched: list[Watched[Any]] = [self._claims.changes, *(source.snapshot for source in self._sources)]
+            watched += [partitions.cuttable for partitions in self._cut.values()]
             seen = [(value, value.version) for value in watched]
             plan, why = self._fit(claim, used)
             if plan and not why:
@@ -465,6 +528,9 @@ class ClaimPreparer:
         unknown = next((source.snapshot.value for source in self._sources if not source.snapshot.value.ready), None)
         if missing and unknown:
             return None, f"{missing} is not known yet: {unknown.message or unknown.reason}"
+        uncut = next((one for one in self._cut.values() if one.cuttable.value is None), None)
+        if missing and uncut:
+            return None, f"{missing} is not known yet: {uncut.problem}"
         if missing:
             raise ClaimError(
                 f"ResourceClaim {claim.key} has device {missing}, which is not on this node",
@@ -478,6 +544,9 @@ class ClaimPreparer:
         own: list[PreparedShare] = []
         for result in claim.results:
             given = devices[result.device]
+            if given.cut:
+                own.append(_cut_held(result, given.family, given.cut))
+                continue
             for one in given.cards:
                 others = [held for shares in beside.values() for held in shares] + own
                 own.append(_held(result, given.family, one, others))
@@ -495,18 +564,31 @@ class ClaimPreparer:
             boot=self._boot,
         )
         plan = PreparePlan(entry=entry, claim=claim, parts=found, devices=devices, said=said)
-        return plan, excess(own, beside, [card for one in devices.values() for card in one.cards])
+        cards = [card for one in devices.values() for card in one.cards]
+        return plan, excess(own, beside, cards) or overlap(own, beside, self._cuttable())
 
     def _devices_of(self, claim: Claim) -> dict[str, GivenDevice]:
         """The devices that the claim was given and that are here, by name."""
         wanted, found = {result.device for result in claim.results}, dict[str, GivenDevice]()
+        for one in cuts(self._cuttable()) if self._cut else ():
+            if one.name in wanted:
+                family = next(s.family for s in self._sources if s.family.device_type == one.card.device.family)
+                found[one.name] = GivenDevice(family=family, cards=(one.card,), cut=one)
         for source in self._sources:
-            cards = _offers(source)
+            cards = _offers(source) if source.family.device_type not in self._cut else ()
             found |= {one.name: GivenDevice(family=source.family, cards=(one,)) for one in cards if one.name in wanted}
             for name in wanted - found.keys():
                 if members := members_of(name, cards):
                     found[name] = GivenDevice(family=source.family, cards=members)
         return found
+
+    def _cuttable(self) -> tuple[CardProfiles, ...]:
+        return tuple(
+            one
+            for source in self._sources
+            if (partitions := self._cut.get(source.family.device_type))
+            for one in card_profiles(source.family, _offers(source), partitions.profiles)
+        )
 
     def _require_free(self, claim: Claim, one: Offered, taken: Mapping[str, str]) -> None:
         """``ClaimError`` for a device that is unwell, or that a pod has by the device plugin."""
@@ -540,8 +622,9 @@ class ClaimPreparer:
                     reason=ClaimReason.UNSUPPORTED,
                 )
 
-    async def _planned(self, plan: PreparePlan) -> Prepared:
-        """What containers receive, as it will be written and answered."""
+    async def _planned(self, plan: PreparePlan, made: Mapping[str, Partition]) -> Prepared:
+        """What containers receive, as it will be written and answered. ``made`` are its partitions, by device."""
+        common = ContainerEdits()
         names: dict[str, ContainerEdits] = {}
         receivers, injections = [], list[Injection]()
         for part in plan.parts:
@@ -563,7 +646,10 @@ class ClaimPreparer:
             shares.sort(key=lambda share: share.device.order)
             pod, container = part.use.pod, part.use.container
             assignment = Assignment(pod=pod, container=container, shares=tuple(shares))
-            injection = await self._guard.ask("inject", partial(family.node.inject, assignment, self._node.host))
+            cut = [made[one.device] for one in own if one.device in made]
+            inject = partial(_injected, family, assignment, cut, self._node.host)
+            injection, shared = await self._guard.ask("inject", inject)
+            common = common.merged(shared)
             plan.leftovers.append(family.node.leftovers(pod.uid, container.name, self._node.host.paths))
             injections.append(injection)
             said = ContainerEdits(env=plan.said[part.requests[0]])
@@ -584,7 +670,7 @@ class ClaimPreparer:
             plan.entry,
             devices=tuple(self._devices(plan, named)),
             receivers=tuple(receivers),
-            spec=self._spec(plan.entry, named),
+            spec=self._spec(plan.entry, named, common),
             directories=tuple(str(path) for each in injections for path in each.directories),
             files={str(path): text for each in injections for path, text in each.files.items()},
         )
@@ -606,14 +692,17 @@ class ClaimPreparer:
                 pool=self._node.rules.node,
                 device=device,
                 share_id=share_id,
-                cdi_devices=(*added, *(family.node.delivery.name(one.grant.uuid) for one in held)),
+                cdi_devices=(
+                    *added,
+                    *(family.node.delivery.name(one.grant.uuid) for one in held if not one.profile),
+                ),
             )
 
-    def _spec(self, entry: Prepared, named: Mapping[str, ContainerEdits]) -> str:
+    def _spec(self, entry: Prepared, named: Mapping[str, ContainerEdits], common: ContainerEdits) -> str:
         if not named:
             return ""
         devices = [SpecDevice(name=_cdi_name(entry.uid, request), edits=edits) for request, edits in named.items()]
-        return to_json(Spec(kind=_kind(self.driver), devices=tuple(devices)), entry.file)
+        return to_json(Spec(kind=_kind(self.driver), devices=tuple(devices), edits=common), entry.file)
 
     async def _require_host(self, family: Family, devices: Sequence[Offered]) -> None:
         """``ClaimError`` while the host lacks what the containers' limits need."""
@@ -639,10 +728,11 @@ class ClaimPreparer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenDevice:
-    """A device of a slice, as it is here: a card, or the cards of a set."""
+    """A device of a slice, as it is here: a card, the cards of a set, or a ``cut`` of a card."""
 
     family: Family
     cards: tuple[Offered, ...]
+    cut: Cut | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -728,6 +818,41 @@ def _held(result: Result, family: Family, one: Offered, others: Sequence[Prepare
         admin=result.admin,
         grant=grant if result.admin else family.node.place(grant, one.device, beside),
     )
+
+
+def _cut_held(result: Result, family: Family, cut: Cut) -> PreparedShare:
+    grant = Grant(
+        uuid=cut.card.device.uuid,
+        device_type=family.device_type,
+        memory=cut.profile.memory,
+        cores=cut.profile.cores,
+    )
+    return PreparedShare(
+        request=result.request,
+        device=result.device,
+        share_id=result.share_id,
+        memory=cut.profile.memory,
+        cores=cut.profile.cores,
+        admin=result.admin,
+        grant=grant,
+        profile=cut.profile.name,
+        placement=cut.placement,
+    )
+
+
+def _injected(
+    family: Family, assignment: Assignment, made: Sequence[Partition], host: HostFiles
+) -> tuple[Injection, ContainerEdits]:
+    """What a container receives, and what all with partitions do. A partition's own edits are in the claim's spec."""
+    node = family.node
+    if not made or node.partitions is None:
+        return node.inject(assignment, host), ContainerEdits()
+    injection = node.partitions.inject(assignment, made, host)
+    devices = {share.device.uuid: share.device for share in assignment.shares}
+    edits = injection.edits
+    for one in made:
+        edits = edits.merged(node.partitions.edits(devices[one.card], one, host))
+    return replace(injection, edits=edits), node.shared_edits(host)
 
 
 def _result_of(one: PreparedShare) -> tuple[str, str, str]:

@@ -8,13 +8,15 @@ again at once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol
 
 from hami_plugin.aio import Backoff, Watched, happened
+from hami_plugin.dra.cuts import card_profiles
+from hami_plugin.dra.cuts import pool as with_partitions
 from hami_plugin.dra.sets import Counted, LinkedSet, linked_sets, may_be_sets
 from hami_plugin.dra.sets import pool as with_sets
 from hami_plugin.dra.slices import (
@@ -42,6 +44,8 @@ from hami_plugin.model.views import Feed, Json, revision
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode
+from hami_plugin.partitions.life import BLOCKING, ENDING
+from hami_plugin.partitions.manager import Partitions
 
 log = logger(__name__)
 
@@ -112,7 +116,7 @@ class SlicePublisher:
     """One driver's. ``withheld`` are UUIDs that are not offered now: containers have them by the device plugin.
 
     ``sets``: linked cards are published in sets too, if the API server keeps counters. ``held`` are names of devices
-    that claims have.
+    that claims have. ``cut`` makes partitions, by the device type of their cards, which are published in their places.
     """
 
     def __init__(
@@ -129,6 +133,7 @@ class SlicePublisher:
         held: Callable[[], AbstractSet[str]] = frozenset,
         taints: Taints = Taints.OFF,
         sets: bool = False,
+        cut: Mapping[str, Partitions] | None = None,
         observer: Observer | None = None,
         backoff: Backoff | None = None,
     ) -> None:
@@ -144,6 +149,8 @@ class SlicePublisher:
         self._held = held
         self._taints = taints
         self._sets = sets
+        self._cut = {} if cut is None else cut
+        self._uncounted = ""
         self._thread = WorkThread(f"sets of {driver}")
         self._linked: dict[int, tuple[Links, tuple[str, ...], tuple[LinkedSet, ...]]] = {}
         self._offers: dict[int, tuple[Snapshot, tuple[Offered, ...]]] = {}
@@ -157,7 +164,9 @@ class SlicePublisher:
         """Until it is cancelled."""
         async with asyncio.TaskGroup() as group:
             watched: list[Watched[Any]] = [self._slices.changes, self._node.view]
-            for value in (*watched, *(source.snapshot for source in self._sources)):
+            watched += [source.snapshot for source in self._sources]
+            watched += [partitions.cuttable for partitions in self._cut.values()]
+            for value in watched:
                 group.create_task(self._follow(value), name=f"slices of {self.driver}")
             group.create_task(self._publish(), name=f"publisher of {self.driver}")
 
@@ -196,6 +205,9 @@ class SlicePublisher:
         if not all(source.snapshot.value.ready or source.snapshot.value.devices for source in self._sources):
             self.problem = "the devices are not known yet"
             return
+        if unknown := next((one.problem for one in self._cut.values() if one.cuttable.value is None), ""):
+            self.problem = f"what cards may be cut into is not known yet: {unknown}"
+            return
         place = Pool(driver=self.driver, node=self._node_name, node_uid=node.uid)
         wanted = await self._wanted()
         todo = writes(place, wanted, self._slices.of(self.driver), self._same)
@@ -231,7 +243,10 @@ class SlicePublisher:
         wanted, alone = PoolContents(), list[Offered]()
         for number, source in enumerate(self._sources):
             snapshot = source.snapshot.value
-            cards = offered(source.family, snapshot) if self._sets else ()
+            if partitions := self._cut.get(source.family.device_type):
+                wanted = wanted.with_part(self._partitions(source, partitions))
+                continue
+            cards = offered(source.family, snapshot) if self._sets and not self._uncounted else ()
             if not may_be_sets(cards, snapshot.links):
                 alone += self._grouped(number, source, snapshot)
                 continue
@@ -248,6 +263,23 @@ class SlicePublisher:
         alone.sort(key=lambda one: one.device.order)
         rest = devices(alone, self._withheld(), driver=self.driver, taints=self._taints)
         return wanted.with_part(PoolContents(devices=rest))
+
+    def _partitions(self, source: FamilySource, partitions: Partitions) -> PoolContents:
+        """What the family's cards may be cut into, beside what is there of others or cannot be destroyed."""
+        cards = card_profiles(source.family, offered(source.family, source.snapshot.value), partitions.profiles)
+        there = [
+            one
+            for one in partitions.entries.values()
+            if one.state in BLOCKING and (one.attempts or one.state not in ENDING)
+        ]
+        return with_partitions(
+            () if self._uncounted else list(cards),
+            there,
+            self._withheld(),
+            held=self._held(),
+            driver=self.driver,
+            taints=self._taints,
+        )
 
     def _grouped(self, number: int, source: FamilySource, snapshot: Snapshot) -> tuple[Offered, ...]:
         if number not in self._offers or self._offers[number][0] is not snapshot:
@@ -275,7 +307,7 @@ class SlicePublisher:
             self._dropped.pop(one.name, None)
             self._observer.slice_write(self.driver, "delete")
         for verb, document in (*(("update", one) for one in todo.updates), *(("create", one) for one in todo.creates)):
-            if self._uncounted(document):
+            if self._uncounted and (_counters(document) or _consuming(document)):
                 self._wake.set()
                 return
             await self._put(verb, document)
@@ -295,18 +327,13 @@ class SlicePublisher:
         self._observer.slice_write(self.driver, verb)
 
     def _keeps_no_counters(self, why: str) -> None:
-        message = (
+        self._uncounted = (
             f"the API server keeps no counters of ResourceSlices, so linked devices are published in groups and not "
-            f"in sets: {why}; switch the feature gate {COUNTERS} on (Kubernetes 1.36 has it on) and restart the daemon"
+            f"in sets, and partitions not at all: {why}; switch the feature gate {COUNTERS} on (Kubernetes 1.36 has it "
+            f"on) and restart the daemon"
         )
         log.warning("counters of slices dropped", driver=self.driver, why=why)
-        self._events.node("ResourceSliceFieldsDropped", message)
-        self._sets = False
-
-    def _uncounted(self, document: Json) -> bool:
-        """Whether it is of counters that the API server was seen not to keep."""
-        consumed = any(device.get("consumesCounters") for device in document["spec"].get("devices") or ())
-        return not self._sets and (consumed or _counters(document))
+        self._events.node("ResourceSliceFieldsDropped", self._uncounted)
 
     def _took(self, document: Json, answer: Json) -> None:
         """Note what the API server has made of a slice: fields that it does not know, or has switched off, are gone."""
@@ -332,16 +359,20 @@ class SlicePublisher:
         return alike(document, there) or self._dropped.get(name) == (normal(document), normal(there))
 
     def _report(self) -> None:
-        problem = ""
+        problem = self._uncounted if self._cut else ""
         if self._dropped:
             problem = (
                 f"the API server does not keep all of the ResourceSlice {min(self._dropped)}, so that devices are "
                 f"given out whole or not at all; switch the feature gate {FEATURE} on (Kubernetes 1.36 has it on)"
             )
-        if problem and problem != self.problem:
+        if problem and problem not in (self.problem, self._uncounted):
             log.warning("fields of slices dropped", driver=self.driver, why=problem)
             self._events.node("ResourceSliceFieldsDropped", problem)
         self.problem = problem
+
+
+def _consuming(document: Json) -> bool:
+    return any(device.get("consumesCounters") for device in document.get("spec", {}).get("devices") or ())
 
 
 def _counters(document: Json) -> bool:

@@ -164,10 +164,7 @@ def described(one: Offered) -> dict[str, Any]:
             attributes[name] = {"string": text}
     for size, number in one.groups.items():
         attributes[f"linkGroup{size}"] = {"int": number}
-    if device.numa is not None and device.numa >= 0:
-        attributes["resource.kubernetes.io/numaNode"] = {"int": device.numa}
-    if address := _PCI.fullmatch(device.pci.lower()):
-        attributes["resource.kubernetes.io/pciBusID"] = {"string": address[1]}
+    attributes |= located(device)
     if not one.shared:
         capacity = {MEMORY: {"value": f"{one.memory}Mi"}} if one.memory else {}
         return {"name": one.name, "attributes": attributes, **({"capacity": capacity} if capacity else {})}
@@ -178,6 +175,16 @@ def described(one: Offered) -> dict[str, Any]:
         capacities[CORES] = _capacity(one.cores, "", default=0, least=0, most=min(one.cores, MOST_CORES))
     capacities[SLOTS] = _capacity(one.slots, "", default=1, least=1, most=one.slots)
     return {"name": one.name, "attributes": attributes, "allowMultipleAllocations": True, "capacity": capacities}
+
+
+def located(device: Device) -> dict[str, Any]:
+    """Where it is, in attributes that all drivers have."""
+    found: dict[str, Any] = {}
+    if device.numa is not None and device.numa >= 0:
+        found["resource.kubernetes.io/numaNode"] = {"int": device.numa}
+    if address := _PCI.fullmatch(device.pci.lower()):
+        found["resource.kubernetes.io/pciBusID"] = {"string": address[1]}
+    return found
 
 
 def _capacity(value: int, unit: str, *, default: int, least: int, most: int) -> dict[str, Any]:

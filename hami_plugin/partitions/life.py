@@ -104,9 +104,16 @@ def after(state: State, event: PartitionEvent) -> State:
         raise ValueError(f"a partition that is {state} cannot change because {event}") from None
 
 
+OF_CLAIM = "claim:"
+"""Before a ResourceClaim's name, where an owner has a pod's: no pod is called so."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Owner:
-    """A container's share: ``device`` counts its partitions. Name and namespace are for people and PodResources."""
+    """A container's share: ``device`` counts its partitions. Name and namespace are for people and PodResources.
+
+    A ResourceClaim's request is an owner too: ``uid`` is the claim's then, and ``container`` the request.
+    """
 
     uid: str
     container: str
@@ -116,6 +123,10 @@ class Owner:
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.pod}/{self.container}[{self.device}]"
+
+    @property
+    def of_claim(self) -> bool:
+        return self.pod.startswith(OF_CLAIM)
 
 
 Identity = tuple[str, int, int, tuple[tuple[str, int], ...]]

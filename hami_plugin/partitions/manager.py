@@ -67,13 +67,16 @@ class Peers:
     """The pods that partitions are made for. ``current``: whether ``pods`` is in step with the API server.
 
     ``listed`` returns namespace and name of the pods that hold devices according to the kubelet, and raises
-    ``HamiError`` if it does not answer. ``settle`` queues a pod for settlement.
+    ``HamiError`` if it does not answer. ``settle`` queues a pod for settlement. ``claimed`` are the partitions of all
+    ResourceClaims, whose owners live as long as they are among them; ``claims`` moves with them.
     """
 
     pods: PodTable
     current: Callable[[], bool]
     listed: Callable[[], Coroutine[Any, Any, AbstractSet[tuple[str, str]]]]
     settle: Callable[[str], None]
+    claimed: Callable[[], Sequence[PodReservation]] = tuple
+    claims: Watched[int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,8 +165,21 @@ class Partitions:
         wanted = self._side.wanted(assignment)
         if not wanted:
             return ()
+        found = await self._ensured([self._pod_reservation(assignment.pod, one) for one in wanted])
+        await self._release_others(assignment, {entry.number for entry in found})
+        await self.described(assignment.pod.uid, assignment.container.name)
+        return tuple(entry.partition for entry in found)
+
+    async def claimed(self, reservations: Sequence[PodReservation]) -> tuple[Partition, ...]:
+        """As ``prepared``, for a ResourceClaim, and handed out. They live as long as ``Peers.claimed`` has them."""
+        found = await self._ensured(reservations)
+        await asyncio.gather(
+            *(self._on(one.card, partial(self._cutter.hand_out, one.number), "written down") for one in found)
+        )
+        return tuple(entry.partition for entry in found)
+
+    async def _ensured(self, reservations: Sequence[PodReservation]) -> list[Entry]:
         await self._require_begun()
-        reservations = [self._pod_reservation(assignment.pod, one) for one in wanted]
         with suppress(TimeoutError):  # an older answer serves too: pods that have ended do not come back
             async with asyncio.timeout(self._timing.asking):
                 self._living = await self._living_pods()
@@ -176,10 +192,7 @@ class Partitions:
         if failures:
             await self._undo([one for one in outcomes if isinstance(one, Ensured) and one.fresh])
             raise failures[0]
-        found = [one.entry for one in outcomes if isinstance(one, Ensured)]
-        await self._release_others(assignment, {entry.number for entry in found})
-        await self.described(assignment.pod.uid, assignment.container.name)
-        return tuple(entry.partition for entry in found)
+        return [one.entry for one in outcomes if isinstance(one, Ensured)]
 
     async def handed_out(self, assignment: Assignment) -> None:
         """Journal that the container has its partitions; its Allocate is answered next."""
@@ -211,7 +224,7 @@ class Partitions:
         return others + [one.wanted.placement for one in unfulfilled(reserved, entries)]
 
     def lost(self, uid: str, container: str) -> str:
-        """Why the container cannot start again: its partition is gone. Empty if it is still there."""
+        """Why the container, or a claim's request, cannot start again: its partition is gone. Empty if it is there."""
         mine = owners_of(self.entries, uid, container)
         gone = [one for one in mine.values() if one.state is State.LOST]
         return f"{gone[0].profile} of {gone[0].card} is gone: {gone[0].reason}" if gone else ""
@@ -238,6 +251,8 @@ class Partitions:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._wake_by(self._peers.pods.changes), name=f"pods of {self.resource}'s partitions")
             group.create_task(self._wake_by(self._snapshot), name=f"cards of {self.resource}'s partitions")
+            if self._peers.claims:
+                group.create_task(self._wake_by(self._peers.claims), name=f"claims of {self.resource}'s partitions")
             while True:
                 self._wake.clear()
                 await self._turn(group)
@@ -341,7 +356,8 @@ class Partitions:
             return []
 
     def _reservations(self) -> tuple[PodReservation, ...]:
-        return tuple(one for pod in self._peers.pods.pods if not pod.terminal for one in self._reservations_of(pod))
+        by_pods = (one for pod in self._peers.pods.pods if not pod.terminal for one in self._reservations_of(pod))
+        return (*by_pods, *self._peers.claimed())
 
     async def _on(self, card: str, work: Callable[[], T], what: str = "") -> T:
         """Run ``work`` on the card's thread, within the time of an Allocate."""
@@ -439,9 +455,11 @@ class Partitions:
         peers = self._peers
         if not peers.current():
             return None
-        living = {pod.uid for pod in peers.pods.pods if not pod.terminal}
-        known = {pod.uid for pod in peers.pods.pods}
-        gone = {entry.owner for entry in self.entries.values() if entry.owner and entry.owner.uid not in known}
+        claims = {one.owner.uid for one in peers.claimed()}
+        living = claims | {pod.uid for pod in peers.pods.pods if not pod.terminal}
+        known = claims | {pod.uid for pod in peers.pods.pods}
+        owners = {entry.owner for entry in self.entries.values() if entry.owner and not entry.owner.of_claim}
+        gone = {one for one in owners if one.uid not in known}
         held = {one for one in gone if self._is_held(one)}
         if not held:
             return living

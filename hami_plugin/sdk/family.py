@@ -218,6 +218,10 @@ def without_places(info: DeviceInfo, blocked: Sequence[Partition]) -> DeviceInfo
     return replace(info, mig_profiles=tuple(profiles))
 
 
+def all_of_them(_card: Device, profiles: Sequence[Profile]) -> Sequence[Profile]:
+    return profiles
+
+
 def nothing_to_tell(*_asked: object) -> Mapping[str, str]:
     return {}
 
@@ -334,6 +338,9 @@ class PartitionSide:
     ``without`` is the entry without the room of partitions that no scheduler counts, and ``announce`` computes node
     annotations from the devices and what each of them may be cut into.
 
+    ``by_claims``: they can be made for ResourceClaims too, by nothing but card, profile and place; ``allowed`` are the
+    profiles that a claim may have of a card.
+
     ``all_ours``: a partition that nobody here has made is destroyed after 10 minutes, where nobody uses it.
     ``lasting``: partitions and their UUIDs outlive the host's reboot.
     """
@@ -347,6 +354,8 @@ class PartitionSide:
     without: Callable[[DeviceInfo, Sequence[Partition]], DeviceInfo] = without_places
     announce: Callable[[Snapshot, Mapping[str, Cuttable]], Mapping[str, str | None]] = nothing_more
     edits: Callable[[Device, Partition, HostFiles], ContainerEdits] = nothing
+    by_claims: bool = False
+    allowed: Callable[[Device, Sequence[Profile]], Sequence[Profile]] = all_of_them
     all_ours: bool = False
     lasting: bool = False
 

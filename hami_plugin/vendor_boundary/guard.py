@@ -200,6 +200,7 @@ def _partition_side(side: PartitionSide, guard: Guard) -> PartitionSide:
         inject=guard.prepares("inject", side.inject, partial(_kind, Injection)),
         names=guard.counts("partitions named", side.names, partial(_kind, Mapping)),
         registered=guard.counts("register", side.registered, partial(_kind, DeviceInfo)),
+        allowed=guard.counts("allowed", side.allowed, partial(_kind, Sequence)),
         without=guard.counts("register", side.without, partial(_kind, DeviceInfo)),
         announce=guard.counts("announce", side.announce, partial(_kind, Mapping)),
     )

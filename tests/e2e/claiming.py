@@ -11,7 +11,7 @@ from cdi.directories import load
 from cdi.names import QualifiedName
 from hami_plugin.demo.node import GUARD_S
 from hami_plugin.model.views import pod_view
-from hami_plugin.simulation.allocation import allocate, deallocate
+from hami_plugin.simulation.allocation import allocate, deallocate, pool_slices
 from hami_plugin.simulation.dra import ClaimManager
 
 PROFILE, DRIVER, NAMESPACE = "hgx-a100-4gpu", "nvidia.hami.io", "demo"
@@ -37,12 +37,15 @@ class Stage:
         before = len(self.kubelet.notified)
         await self.node.start_daemon(*launcher)
         await self.node.until(
-            lambda: (
-                self.published() and self.kubelet.registered(DRIVER) and (DRIVER, "") in self.kubelet.notified[before:]
-            ),
+            lambda: self.whole() and self.kubelet.registered(DRIVER) and (DRIVER, "") in self.kubelet.notified[before:],
             "the driver",
             GUARD_S,
         )
+
+    def whole(self):
+        """The devices that a scheduler would give out: none while slices of the newest generation are missing."""
+        specs = pool_slices(self.api, DRIVER, self.node.node)
+        return [device for spec in specs for device in spec.get("devices", ())]
 
     def published(self):
         return [device for one in self.api.slices() for device in one["spec"].get("devices", ())]

@@ -22,6 +22,7 @@ from hami_plugin.dra import prepared, preparing
 from hami_plugin.dra.prepared import ClaimFiles, PreparedClaims
 from hami_plugin.dra.preparing import ClaimPreparer, PreparingTiming
 from hami_plugin.vendor_boundary.guard import Guard
+from vendors.nvidia.mig import MigSession
 
 PREPARE = (
     "the call has come",
@@ -64,6 +65,45 @@ PUBLISH = (
     "a slice is to be deleted",
     "a slice was deleted",
 )
+
+
+MADE = (
+    "a partition's intent-create is to be noted",
+    "a partition's intent-create is noted",
+    "a GPU instance is to be made",
+    "a GPU instance was made",
+    "a partition's step is to be noted",
+    "a partition's step is noted",
+    "a compute instance is to be made",
+    "a compute instance was made",
+    "a partition's ready is to be noted",
+    "a partition's ready is noted",
+    "a partition's assigned is to be noted",
+    "a partition's assigned is noted",
+    "the vendor is to be asked",
+    "half the intent is noted",
+    "the intent is noted",
+    "the spec was renamed",
+    "the end is to be noted",
+    "the end is noted",
+)
+"""While a claim with a partition is made ready."""
+DESTROYED = (
+    "the spec was removed",
+    "the drop is to be noted",
+    "the drop is noted",
+    "a partition's release is to be noted",
+    "a partition's release is noted",
+    "a partition's intent-destroy is to be noted",
+    "a partition's intent-destroy is noted",
+    "a compute instance is to be destroyed",
+    "a compute instance was destroyed",
+    "a GPU instance is to be destroyed",
+    "a GPU instance was destroyed",
+    "a partition's destroyed is to be noted",
+    "a partition's destroyed is noted",
+)
+"""While it is released, and after."""
 
 
 def point(name):
@@ -135,6 +175,22 @@ def claims_journal():
     Journal.append = fatal
 
 
+def partitions_journal():
+    """As ``claims_journal``, around each kind of entry of partitions."""
+    original = Journal.append
+
+    def fatal(self, entry, *arguments, **named):
+        if not self._path.name.startswith("partitions-"):
+            return original(self, entry, *arguments, **named)
+        what = f"a partition's {entry['op']}"
+        point(f"{what} is to be noted")
+        answer = original(self, entry, *arguments, **named)
+        point(f"{what} is noted")
+        return answer
+
+    Journal.append = fatal
+
+
 def store_line(entry):
     import json  # noqa: PLC0415  # of one point
 
@@ -149,6 +205,11 @@ def install():
         Guard, "ask", "the vendor is to be asked", "the vendor has answered", lambda _self, step, *_: step == "inject"
     )
     claims_journal()
+    partitions_journal()
+    for kind, word in (("gpu", "GPU"), ("compute", "compute")):
+        for verb, done in (("create", "made"), ("destroy", "destroyed")):
+            name = f"{verb}_{kind}_instance"
+            around(MigSession, name, f"a {word} instance is to be {done}", f"a {word} instance was {done}")
     around(ClaimPreparer, "_clean", "leftovers are to be removed", "leftovers were removed")
     around(prepared, "make_shared_directory", "a directory is to be made", "a directory was made")
     calls = {name: getattr(store.Calls(), name) for name in ("open", "fsync", "rename", "unlink")}

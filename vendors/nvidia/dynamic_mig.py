@@ -6,7 +6,7 @@ A pod's annotation places each instance; the node makes it, and adds the driver'
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 _UUID = re.compile(r"MIG-[0-9A-Za-z-]{1,59}")
 
 
-def partition_side(settings: NvidiaSettings) -> PartitionSide:
-    """For ``operatingMode: mig``."""
+def partition_side(settings: NvidiaSettings, card_type: Callable[[str], str]) -> PartitionSide:
+    """For ``operatingMode: mig``. ``card_type`` is what schedulers call a model."""
     return PartitionSide(
         open=partial(_open, settings),
         reserved=reserved,
@@ -42,6 +42,8 @@ def partition_side(settings: NvidiaSettings) -> PartitionSide:
         names=names,
         registered=partial(registered, settings),
         edits=partial(described, settings),
+        by_claims=True,
+        allowed=lambda device, profiles: _allowed(settings, card_type(device.model), profiles),
     )
 
 
@@ -55,7 +57,12 @@ def former_side(settings: NvidiaSettings) -> PartitionSide | None:
     """For ``migMode: disabled``: what was made for pods goes with them, and nothing is made any more."""
     if settings.mig_mode != "disabled":
         return None
-    return replace(partition_side(settings), wanted=lambda _assignment: (), registered=lambda info, _profiles: info)
+    return replace(
+        partition_side(settings, str),
+        by_claims=False,
+        wanted=lambda _assignment: (),
+        registered=lambda info, _profiles: info,
+    )
 
 
 def mode_side(settings: NvidiaSettings) -> ModeSide | None:

@@ -499,10 +499,11 @@ def node_side(settings: NvidiaSettings, _family: Family) -> NodeSide:
             register=partial(register_cut, settings),
             labels=partial(labels, settings),
             numa_hints=settings.enable_numa_topology,
-            partitions=partition_side(settings),
+            partitions=partition_side(settings, partial(card_type, legacy=False)),
             modes=mode_side(settings),
         )
-    beside = settings.operating_mode == MIG_MODE  # some cards are cut, and the others are not
+    beside = settings.operating_mode == MIG_MODE  # some cards are cut, and the others are not: claims know one kind
+    some = replace(partition_side(settings, partial(card_type, legacy=False)), by_claims=False)
     return replace(
         instances_side(settings),
         specification=None if beside else generator(settings),
@@ -521,7 +522,7 @@ def node_side(settings: NvidiaSettings, _family: Family) -> NodeSide:
         numa_hints=settings.enable_numa_topology,
         register=partial(register_cut if beside else register, settings),
         notes={BOTH_KINDS: "true"} if beside else {},
-        partitions=partition_side(settings) if beside else former_side(settings),
+        partitions=some if beside else former_side(settings),
         modes=mode_side(settings),
     )
 

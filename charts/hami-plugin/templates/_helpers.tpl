@@ -269,8 +269,8 @@ v1beta1
 {{- if and $always (not ($.root.Capabilities.APIVersions.Has "resource.k8s.io/v1/DeviceClass")) -}}
 {{- $problems = append $problems (printf "%s.frontEnd: this cluster (%s) has no resource.k8s.io/v1; leave it out before Kubernetes 1.34" $vendor $.root.Capabilities.KubeVersion.Version) -}}
 {{- end -}}
-{{- if and $always (eq $vendor "nvidia") (include "hami-plugin.cuts" $plugin) -}}
-{{- $problems = append $problems "nvidia.frontEnd: dra cuts no cards for claims, and operatingMode is mig; leave one of both out" -}}
+{{- if and $always (eq $vendor "nvidia") (has (toString $plugin.nvidia.migMode) (list "enabled" "disabled")) -}}
+{{- $problems = append $problems "nvidia.frontEnd: dra switches no card's mode, and migMode is set; leave one of both out" -}}
 {{- end -}}
 {{- end -}}
 {{- range $problem := $problems -}}
