@@ -36,7 +36,7 @@ def test_each_kind_of_device_has_a_condition_by_what_its_users_call_it():
 
 
 def test_a_condition_names_what_is_out_of_service_and_says_nothing_that_changes_by_itself():
-    (kind,) = kinds_of([source(device(0), broken(1), device(2, health=Health.SUSPECT))], NOUNS)
+    (kind,) = kinds_of([source(device(0), broken(1), device(2, health=Health.SUSPECT, reason="Odd"))], NOUNS)
 
     found = condition_of(kind)
 
