@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from click.testing import CliRunner
 
+from hami_plugin.cli.kubectl import kubectl as plugin
 from hami_plugin.demo.node import SimulatedNode, environment
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.e2e.manifests import asking, manifest, small
@@ -23,6 +25,13 @@ ENTRY = "import sys; from hami_plugin.cli.kubectl import main; sys.exit(main())"
 
 
 async def kubectl(stage: SimulatedNode, *arguments: str) -> tuple[int, str, str]:
+    """The plugin's own code in a thread."""
+    words = [*arguments, "--kubeconfig", str(stage.options["--kubeconfig"])]
+    done = await asyncio.to_thread(CliRunner().invoke, plugin, words)
+    return done.exit_code, done.stdout, done.stderr
+
+
+async def as_process(stage: SimulatedNode, *arguments: str) -> tuple[int, str, str]:
     """As kubectl calls its plugin."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", ENTRY, *arguments, "--kubeconfig", str(stage.options["--kubeconfig"])),
@@ -53,7 +62,7 @@ async def test_status_and_top_show_what_pods_have_and_use_and_what_is_unhealthy(
     await until_read(stage, "ok")
     count(stage)
 
-    code, out, err = await kubectl(stage, "status")
+    code, out, err = await as_process(stage, "status")
     assert code == 0, err
     row = next(line for line in out.splitlines() if line.startswith(stage.node))
     assert "2 of 80" in row

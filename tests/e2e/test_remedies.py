@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from hami_plugin.demo.node import NODE
 from hami_plugin.protocol.keys import RESET_WANTED
 from tests.e2e.manifests import small
@@ -51,6 +53,7 @@ async def test_a_condition_of_the_node_says_which_devices_are_out_of_service_unt
     await stage.until(lambda: set(conditions(stage)) == {"Ready"}, "the end of the condition", WITHIN_S)
 
 
+@pytest.mark.full
 async def test_a_device_that_needs_a_reset_is_cordoned_and_its_reset_asked_for_once_it_is_free(
     running: Any,
 ) -> None:
