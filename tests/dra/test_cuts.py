@@ -96,6 +96,15 @@ def test_small_partitions_leave_room_for_large_ones_and_an_amount_has_the_smalle
     assert (given.profile.name, given.card.device.uuid) == ("1g.10gb", uuid(1))
 
 
+def test_a_card_has_no_more_of_a_profile_than_it_may_have_though_there_are_places():
+    cluster = Cluster(cards(2))
+
+    assert [cluster.claim("1g.5gb+me").card.device.uuid for _ in range(2)] == [uuid(0), uuid(1)]
+    with pytest.raises(UnschedulableError):
+        cluster.claim("1g.5gb+me")
+    assert cluster.claim("1g.5gb")
+
+
 def test_what_others_have_made_is_in_no_device_and_what_claims_have_stays():
     foreign = Entry(number=1, state=State.FOREIGN, card=uuid(0), profile="3g.20gb", placement=Placement(4, 4))
     cluster = Cluster(cards(), [foreign])

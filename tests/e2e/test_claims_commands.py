@@ -66,6 +66,26 @@ async def test_what_would_be_published_is_what_the_daemon_publishes(stage):
     assert "40960Mi" in out
 
 
+@pytest.mark.parametrize(
+    ("machine", "settings", "kind", "count"),
+    [
+        ("hgx-a100-4gpu", {"linkedDevices": "sets"}, "set", 4 + 6 + 1),
+        ("a100-pcie-2-mig", {"operatingMode": "mig"}, "partition", 18),
+    ],
+)
+async def test_sets_and_partitions_are_shown_with_the_counters_that_they_share(
+    machine, settings, kind, count, tmp_path
+):
+    file = tmp_path / "config.yaml"
+    file.write_text(json.dumps({"vendors": {"nvidia": settings}}))
+
+    status, out, _error = await ran("slices", "--simulate", machine, "--config", str(file))
+
+    assert status == 0
+    assert out.splitlines()[0] == f"{DRIVER}: {count} devices in 2 ResourceSlices"
+    assert out.splitlines()[-1].split()[1] == kind
+
+
 async def test_cards_that_are_cut_for_containers_are_named_as_left_out():
     status, out, error = await ran("slices", "--simulate", "enflame-s60-8")
     assert status == 0
