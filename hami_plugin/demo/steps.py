@@ -164,6 +164,8 @@ async def shared_pod(sim: SimulatedNode) -> Facts:
     facts = {NOTE: _holding(sim, placed)} | await received(sim, placed)
     if parts := await _parts(sim, placed):
         facts |= {"partition": parts, NOTE: f"{facts[NOTE]}, held to {parts}"}
+    elif limits := _limits(sim, placed):
+        facts |= {"held to its share by": limits}
     sim.loose = not sim.refused and unlimited(sim, placed)
     await sim.end_pod(placed)
     if sim.refused:
@@ -494,6 +496,21 @@ def unlimited(sim: SimulatedNode, pod: PodView) -> bool:
     except HamiError:
         return False  # the whole device could not be allocated
     return _given(sim, own) == every
+
+
+def _limits(sim: SimulatedNode, pod: PodView) -> str:
+    """Variables and mounts that a container with the whole device would not receive so; empty for none."""
+    own = decided(sim, pod)
+    try:
+        every = _given(sim, [_of_all(sim, claim) for claim in own])
+    except HamiError:
+        return ""
+    found: list[str] = []
+    for name, (env, mounts, _files) in _given(sim, own).items():
+        whole_env, whole_mounts, _whole_files = every[name]
+        found += [f"{key}={value}" for key, value in sorted(env.items()) if whole_env.get(key) != value]
+        found += sorted(mounts - whole_mounts)
+    return _listed(found)
 
 
 def _of_all(sim: SimulatedNode, claim: DecidedShare) -> DecidedShare:

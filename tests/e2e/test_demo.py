@@ -75,3 +75,16 @@ async def test_a_shared_pod_of_a_card_that_is_cut_shows_the_partition_that_limit
     assert re.fullmatch(r"30%\.3072mib MLU-[0-9a-f-]{36}", shared["partition"])
     assert "/dev/cambricon-caps/cap_dev3_mi1" in shared["containers"]["main"]["devices"]
     assert "not shown" not in shared
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("profile", "limits"),
+    [("hygon-z100-4", "/etc/vdev/docker/"), ("ascend-310p-8", "ASCEND_VNPU_SPECS=vir01")],
+)
+async def test_a_shared_pod_shows_what_holds_it_to_its_share(profile: str, limits: str, capsys: Any) -> None:
+    assert await play(profile, as_json=True)
+
+    out = capsys.readouterr().out
+    steps = {step["step"]: step["facts"] for step in json.loads(out[out.index("{\n") :])["steps"]}
+    assert limits in steps["A shared pod"]["held to its share by"].split(", ")
