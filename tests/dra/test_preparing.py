@@ -338,9 +338,13 @@ async def asked_with(claims, *config, results=None, **more):
     return ref
 
 
-async def test_parameters_are_in_the_container_and_a_claims_beat_its_classs(telling):
+async def test_parameters_are_in_the_container_later_beat_earlier_and_a_claims_its_classs(telling):
     ref = await asked_with(
-        telling, said(level=2), said(by_class=True, level=1, free=True), said(requests=["other"], level=0)
+        telling,
+        said(level=0),
+        said(level=2),
+        said(by_class=True, level=1, free=True),
+        said(requests=["other"], level=0),
     )
 
     found = telling.limits(await telling.names(ref))
