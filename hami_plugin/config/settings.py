@@ -347,7 +347,7 @@ class Settings(Section):
     node_labels: bool = Field(
         False,
         alias="nodeLabels",
-        description="Label the node with its devices' product, count and memory, NVIDIA's also as GPU feature "
+        description="Label the node with its devices' product, count and memory, GPUs also as GPU feature "
         "discovery does. Switched off, the labels are removed.",
     )
     node_condition: bool = Field(

@@ -1,7 +1,7 @@
 """Labels of the node that describe its devices, for node selectors and affinities.
 
 Which labels are ours stands in an annotation beside them: only these are ever changed or removed. A label that somebody
-else has set, as NVIDIA's feature discovery, stays as it is.
+else has set, as a vendor's feature discovery, stays as it is.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ MAX_VALUE = 63
 
 
 def label_value(text: str) -> str:
-    """``text`` as the value of a label can be: ``NVIDIA-A100-SXM4-40GB``."""
+    """``text`` as the value of a label can be: ``A100-SXM4-40GB`` of ``A100 (SXM4) 40GB``."""
     return re.sub(r"[^A-Za-z0-9_.]+", "-", text)[:MAX_VALUE].strip("-_.")
 
 

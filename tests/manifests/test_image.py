@@ -39,7 +39,7 @@ def test_the_entry_point_is_the_projects_command_and_does_what_the_manifest_says
     last = {name: rest for name, rest in instructions() if name in ("ENTRYPOINT", "CMD")}
     (command,) = json.loads(last["ENTRYPOINT"])
 
-    assert list(PROJECT["project"]["scripts"]) == [command]
+    assert list(PROJECT["project"]["scripts"]) == [command, "kubectl-hami"]
     assert application.COMMAND.count(PROJECT["project"]["scripts"][command].partition(":")[0]) == 1
     assert json.loads(last["CMD"])[0] in main.commands
 
