@@ -58,7 +58,8 @@ async def test_cards_are_switched_at_the_start_cut_for_a_pod_and_switched_back_w
     async with live(profile, vendors={vendor: on}) as one:
         stage = one.stage
         await stage.until(lambda: counted(stage) == 8, "the mode that pods need", WITHIN_S)
-        await stage.until(lambda: stage.kubelet.allocatable(next(iter(limits))) > 0, "the offer", WITHIN_S)
+        kubelet, resource = stage.kubelet, next(iter(limits))
+        await stage.until(lambda: kubelet.allocatable(resource) == kubelet.capacity(resource) > 0, "all", WITHIN_S)
         one.count()
         await one.run(manifest(limits))
 
