@@ -1,4 +1,4 @@
-"""The status page of a running daemon in Debian's Chromium: what a person sees, on whatever screen."""
+"""The status pages of a running daemon and scheduler in Debian's Chromium: what a person sees, on whatever screen."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from typing import Any
 import pytest
 
 from hami_plugin.demo.node import CONFIGURATION, SimulatedNode, simulated_node
+from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.e2e.manifests import small
 from tests.e2e.steps import bring_up, start
 from tests.runtimes import browser
+from tests.scheduler.extender.test_reload import placed
+from tests.support.scheduler_process import started
+from tests.support.scheduling import add_node, daemons
 
 PICTURES = os.environ.get("STATUS_PICTURES")
 """A folder for the pictures, where somebody wants to look at them."""
@@ -87,3 +91,35 @@ READABLE = """
     return (a + .05) / (b + .05) < 4.5 }).map(e => e.outerHTML.slice(0, 80)) })()
 """
 """Texts whose contrast with their ground is below what WCAG asks for."""
+
+
+async def test_the_clusters_page_on_the_schedulers_port_is_as_readable_and_follows(
+    chromium: Path, tmp_path: Path
+) -> None:
+    folder = Path(PICTURES or tmp_path)
+    async with SimulatedApiServer() as server, daemons(server):
+        for name in ("gpu-1", "gpu-2"):
+            add_node(server, name, 4, counted=40)
+        async with started(server, tmp_path) as running, browser.tab(chromium) as tab:
+            await running.ready()
+            await placed(server, running, "train-0", memory=3000)
+            url = f"http://127.0.0.1:{running.plain}/"
+            await tab.open(url, scripts=False)
+            await tab.call("Emulation.setScriptExecutionDisabled", value=False)
+            seen: str = await tab.ask("document.body.innerText")
+            for words in ("gpu-1", "gpu-2", "team/train-0", "1 of 10 shares", "✓ ready", "NVIDIA"):
+                assert words in seen
+            assert await tab.ask("document.querySelectorAll('.tile').length") == 8
+
+            for name, options in PERSONS.items():
+                await tab.open(url, **options)
+                await tab.until("document.getElementById('live').textContent=='live'")
+                assert await tab.ask("document.documentElement.scrollWidth<=innerWidth"), name
+                assert await tab.ask(READABLE) == [], name
+                await tab.picture(folder / f"cluster-{name}.png")
+
+            await tab.ask("document.querySelector('.tile').focus()")
+            await tab.press("ArrowRight")
+            assert "NVIDIA 1" in await tab.ask("document.activeElement.getAttribute('aria-label')")
+            await placed(server, running, "train-1", memory=3000)
+            await tab.until("document.body.innerText.includes('team/train-1')")
