@@ -1,8 +1,11 @@
 """How the tests ask Helm: once for the same question, and again after its process has ended."""
 
+import pytest
+
 from tests.charts import helm
 
 
+@pytest.mark.full
 def test_helms_process_is_started_again_once_it_has_ended():
     assert helm.lint() == []
 

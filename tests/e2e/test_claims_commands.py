@@ -86,6 +86,7 @@ async def test_sets_and_partitions_are_shown_with_the_counters_that_they_share(
     assert out.splitlines()[-1].split()[1] == kind
 
 
+@pytest.mark.full
 async def test_cards_that_are_cut_for_containers_are_named_as_left_out():
     status, out, error = await ran("slices", "--simulate", "enflame-s60-8")
     assert status == 0
@@ -139,6 +140,7 @@ async def test_a_claim_that_waits_is_explained_by_what_each_device_lacks(stage):
     assert f"{stage.node.node} has no room for request gpu: 4 with 10960Mi of memory left, and 20000Mi asked" in out
 
 
+@pytest.mark.full
 async def test_a_claim_of_a_class_that_nobody_serves_and_one_with_a_misspelt_capacity_are_explained(stage):
     with pytest.raises(UnschedulableError):
         stage.place("odd", gpumem="20000Mi")
@@ -238,6 +240,7 @@ async def test_the_demonstration_shows_a_claims_life_and_what_whole_devices_cann
     assert "two pods share a card" in shown["notShown"]
 
 
+@pytest.mark.full
 async def test_the_five_commands_of_the_guide_do_what_it_says(stage):
     page = (Path(__file__).parents[2] / "docs/dra.md").read_text()
     commands = [line.split() for line in page.partition("```\n")[2].partition("```")[0].splitlines()]

@@ -223,6 +223,7 @@ async def test_a_daemon_that_dies_when(spot, killed):
     await killed.clean()
 
 
+@pytest.mark.full
 async def test_what_a_container_counted_goes_with_its_boot_and_not_with_the_daemon(killed):
     stage = killed.stage
     pod = stage.place("small", memory="3000Mi")

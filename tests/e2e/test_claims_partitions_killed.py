@@ -97,6 +97,7 @@ async def killed(set_up, tmp_path):
         yield one
 
 
+@pytest.mark.full
 @pytest.mark.scenario("A5")
 @pytest.mark.parametrize("company", spread(COMPANY, part=4))
 async def test_a_daemon_that_dies_at_any_point_of_a_claims_partition_leaves_none_when(company, killed):

@@ -117,6 +117,7 @@ async def test_seven_instances_of_a_card_and_two_of_one_container() -> None:
             assert all(not a.overlaps(b) for at, a in enumerate(mine) for b in mine[at + 1 :])
 
 
+@pytest.mark.full
 async def test_who_has_which_instance_outlives_the_daemon_and_the_end_that_it_missed_is_made_up_for() -> None:
     async with live(PROFILE, prepare=cut, vendors=VENDORS) as one:
         for name in ("kept", "gone"):
@@ -153,6 +154,7 @@ async def test_a_daemon_that_dies_while_it_makes_an_instance_leaves_none(call: s
         assert len(there(one)) == 1
 
 
+@pytest.mark.full
 async def test_what_others_have_made_is_left_out_of_the_register_and_never_touched() -> None:
     def with_foreign(stage: SimulatedNode) -> None:
         cut(stage)

@@ -309,6 +309,7 @@ async def test_a_node_is_cut_into_equal_instances_step_by_step_and_serves_them_a
     assert answer.edits.mounts == ()
 
 
+@pytest.mark.full
 async def test_instances_that_differ_are_named_and_the_node_heals_without_a_restart(set_up):
     stage = await started(set_up, UNCUT, "single")
     admin = administrator(stage)

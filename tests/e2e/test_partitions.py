@@ -107,6 +107,7 @@ def part_of_an_npu(name: str) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": {"containers": [main], "schedulerName": "hami-scheduler"}}
 
 
+@pytest.mark.full
 async def test_a_virtual_npu_is_cut_for_a_container_and_goes_with_its_pod() -> None:
     async with live("ascend-910b3-8", vendors=NPU_SETTINGS) as one:
         for name in ("kept", "gone"):

@@ -112,6 +112,7 @@ async def test_a_daemon_that_was_killed_leaves_its_release_to_the_next_one(runni
     await stage.until(lambda: low.switches == GOES_ON, "the release", WITHIN_S)
 
 
+@pytest.mark.full
 async def test_without_the_loop_nothing_is_written_to_a_region(running: Any) -> None:
     stage = await running(usageSeconds=0.05)
     high, low = await shared(stage)

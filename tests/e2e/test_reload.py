@@ -15,7 +15,7 @@ from hami_plugin.simulation.kubelet import Manners, Rivals
 from tests.e2e.arrivals import WITHIN_S, Arrivals
 from tests.e2e.manifests import small
 from tests.e2e.steps import bring_up, confirm, logged, probed, reported, said, sound, start, take_down
-from tests.support.scale import sized
+from tests.support.scale import sized, spread
 
 DEVICES = 8
 
@@ -129,16 +129,22 @@ async def test_a_configmap_that_is_swapped_is_in_force_without_a_restart_of_daem
     await sound(stage)
 
 
-@pytest.mark.parametrize(
-    ("content", "reason", "words"),
-    [
-        ("vendors:\n  nvidia:\n    deviceSplitCount: many\n", "invalid", "config.yaml:3: vendors.nvidia"),
-        ("rescanSeconds: 3\nrescanSecond: 4\n", "invalid", "config.yaml:2: rescanSecond"),
-        ("{", "invalid", "is not YAML"),
-        (configuration(split=4, cdiDirs=["/etc/cdi"]), "restart", "needs a restart of the daemon: cdiDirs"),
-    ],
-    ids=["type", "key", "syntax", "directory"],
-)
+REFUSED = [
+    pytest.param(
+        "vendors:\n  nvidia:\n    deviceSplitCount: many\n", "invalid", "config.yaml:3: vendors.nvidia", id="type"
+    ),
+    pytest.param("rescanSeconds: 3\nrescanSecond: 4\n", "invalid", "config.yaml:2: rescanSecond", id="key"),
+    pytest.param("{", "invalid", "is not YAML", id="syntax"),
+    pytest.param(
+        configuration(split=4, cdiDirs=["/etc/cdi"]),
+        "restart",
+        "needs a restart of the daemon: cdiDirs",
+        id="directory",
+    ),
+]
+
+
+@pytest.mark.parametrize(("content", "reason", "words"), spread(REFUSED, part=3))
 async def test_a_change_that_cannot_be_in_force_is_refused_whole_and_named(set_up, content, reason, words):
     stage = await set_up()
     config = await mounted(stage)
@@ -204,7 +210,7 @@ async def test_a_resource_that_gets_another_name_leaves_the_kubelet_under_the_fi
     await bring_up(stage, small("served", stage.family.resources))
 
 
-@pytest.mark.parametrize("rivals", [Rivals.NEWEST, Rivals.BY_RESOURCE])
+@pytest.mark.parametrize("rivals", spread([Rivals.NEWEST, Rivals.BY_RESOURCE]))
 async def test_random_changes_under_load_lose_no_allocate_and_show_no_mixture(set_up, tell, rivals):
     """Each configuration has its own pair of shares and memory, so a mixture of two would be a pair of neither."""
     stage = await set_up()

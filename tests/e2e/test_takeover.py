@@ -130,6 +130,7 @@ async def test_sigkill_of_the_incumbent_leaves_the_node_to_the_successor(step, s
         await second.stop_daemon()
 
 
+@pytest.mark.full
 async def test_a_successor_of_a_daemon_that_cannot_hand_over_is_ready_and_serves_when_that_one_ends(set_up):
     """A rolling update ends the former version's daemon once the pod of the next one is ready."""
     stage = await set_up()

@@ -161,6 +161,7 @@ async def test_a_vendor_whose_families_cannot_be_told_says_so_and_is_not_served(
         await node.says("vendor odd", "nothing of it is served until the daemon is started anew")
 
 
+@pytest.mark.full
 async def test_a_look_at_the_host_that_never_comes_back_is_told_and_holds_nobody_up(gate):
     async with beside(changed(ODD_FAMILY, host_problem=gate)) as node:
         await node.the_other_is_served()
