@@ -41,6 +41,10 @@ class Daemon:
         newest = max(living, key=lambda meta: meta["creationTimestamp"], default=None)
         return next((pod for pod in pods if pod["metadata"] is newest), None)
 
+    def pods_there(self) -> int:
+        """How many pods of the daemon there are, those that are ending too."""
+        return len(self._pods())
+
     def _pods(self) -> list[dict[str, Any]]:
         selector = f"labelSelector=app.kubernetes.io/name%3D{DAEMON}"
         return list(self.node.api.call("GET", f"/api/v1/namespaces/{NAMESPACE}/pods?{selector}")["items"])

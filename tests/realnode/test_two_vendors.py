@@ -19,6 +19,7 @@ def both(installed, node):
     """The daemon with both machines; afterwards it has the first one alone again."""
     two = replace(installed, profile=f"{PROFILE},{OTHER}")
     two.configure()
+    until(lambda: two.pods_there() == 1, "the end of the former daemon", 60)  # case j is about pods that come meanwhile
     yield two
     installed.configure()
     until(lambda: node.allocatable("nvidia.com/gpu") == 80, "all shares", 60)
