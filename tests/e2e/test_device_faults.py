@@ -30,9 +30,12 @@ OF_INSTANCES = {
     "nvmlDeviceGetMigDeviceHandleByIndex",
 }
 BY_REQUEST = {"nvmlDeviceSetComputeMode"}
-HARMLESS = OF_LINKS | OF_INSTANCES | BY_REQUEST
-"""A failed query of a link costs that link; instances are asked for only on a card in MIG mode, and a compute mode is
-set only where it is configured.
+OF_FIGURES = {
+    *("nvmlDeviceGetCudaComputeCapability", "nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetUtilizationRates"),
+}
+HARMLESS = OF_LINKS | OF_INSTANCES | OF_FIGURES | BY_REQUEST
+"""A failed query of a figure costs that figure, and one of a link that link; instances are asked for only on a card in
+MIG mode, and a compute mode is set only where it is configured.
 """
 
 
