@@ -55,6 +55,7 @@ async def placed(server: SimulatedApiServer, running: Running, name: str, **aski
     pod = server.create_pod(manifest(name, **asking))
     answer = await running.post("/filter", ask(server, pod))
     assert answer["Error"] == ""
+    assert answer["NodeNames"], answer
     (node,) = answer["NodeNames"]
     assert await running.post("/bind", binding(pod, node)) == {"Error": ""}
     return str(node)
@@ -140,7 +141,7 @@ async def test_no_call_is_lost_and_no_share_given_twice_while_configurations_cha
 
         async def place(number: int) -> str:
             await asyncio.sleep(chance.uniform(0, 0.2 * changes))
-            return await placed(server, running, f"p{number}", memory=3000)
+            return await placed(server, running, f"p{number}", memory=1000)
 
         _changed, *nodes = await asyncio.gather(change(), *(place(number) for number in range(pods)))
 
