@@ -61,7 +61,10 @@ async def test_cards_are_switched_at_the_start_cut_for_a_pod_and_switched_back_w
         kubelet, resource = stage.kubelet, next(iter(limits))
         await stage.until(lambda: kubelet.allocatable(resource) == kubelet.capacity(resource) > 0, "all", WITHIN_S)
         one.count()
-        await one.run(manifest(limits))
+        pod = await one.created(manifest(limits))
+        await one.chosen(pod)  # the scheduler hears a moment later than the kubelet that cards are well
+        await one.bound(pod)
+        await one.served(pod)
 
         one.end("a")
         await stage.stop_daemon()

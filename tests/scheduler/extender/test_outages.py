@@ -34,7 +34,7 @@ async def scheduled(server, service, count: int, trouble) -> None:
         server.create_pod(manifest(name, memory=1000, cores=10))
     async with daemons(server):
         disturbing = asyncio.create_task(trouble())
-        async with asyncio.timeout(180):
+        async with asyncio.timeout(600):
             await asyncio.gather(*(persistently(server, service, name) for name in names))
             await disturbing
             await until(
