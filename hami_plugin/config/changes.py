@@ -22,6 +22,15 @@ class ReloadRefusal(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigurationChange:
+    """What differs between two configurations, by what it takes to have it in force. Each is a sorted list of keys."""
+
+    live: tuple[str, ...] = ()
+    swapped: tuple[str, ...] = ()
+    restart: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigurationSource:
     """Where the configuration comes from. ``read`` validates all of it, ``paths`` are the files, present or not."""
 

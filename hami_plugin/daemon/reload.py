@@ -11,11 +11,10 @@ import asyncio
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hami_plugin.aio import Backoff, happened, holds
-from hami_plugin.config.changes import ConfigurationSource, ReloadRefusal, Reloads
+from hami_plugin.config.changes import ConfigurationChange, ConfigurationSource, ReloadRefusal, Reloads
 from hami_plugin.config.load import Configuration
 from hami_plugin.daemon.takeover import Ask, Problems, refusal
 from hami_plugin.errors import ConfigError, HamiError
@@ -53,15 +52,6 @@ LIVE = ("logLevel", "statusPage")
 """Keys that take effect at once, in the daemon that runs."""
 WITHOUT_EFFECT = ("scheduler",)
 """Keys that daemons ignore."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigurationChange:
-    """What differs between two configurations. Each is a sorted list of keys."""
-
-    live: tuple[str, ...] = ()
-    swapped: tuple[str, ...] = ()
-    restart: tuple[str, ...] = ()
 
 
 def change(before: Configuration, after: Configuration) -> ConfigurationChange:

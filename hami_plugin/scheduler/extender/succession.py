@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from hami_plugin.aio import cancelled, holds
-from hami_plugin.config.changes import ConfigurationSource, ReloadRefusal, Reloads
+from hami_plugin.config.changes import ConfigurationChange, ConfigurationSource, ReloadRefusal, Reloads
 from hami_plugin.config.load import Configuration
 from hami_plugin.errors import ConfigError, HamiError
 from hami_plugin.log import logger
@@ -44,16 +43,7 @@ SWAPPED = frozenset(
 """Keys of the scheduler's section that a new extender is made with. The others are of the process and its ports."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerChange:
-    """What differs between two configurations, by what it takes to have it in force: sorted keys."""
-
-    live: tuple[str, ...] = ()
-    swapped: tuple[str, ...] = ()
-    restart: tuple[str, ...] = ()
-
-
-def scheduler_change(before: Configuration, after: Configuration) -> SchedulerChange:
+def scheduler_change(before: Configuration, after: Configuration) -> ConfigurationChange:
     """Of the scheduler's keys and the vendors'; daemons' own keys have no effect here."""
     old, new = before.effective(), after.effective()
     sections: list[Any] = [old.get("scheduler") or {}, new.get("scheduler") or {}]
@@ -61,7 +51,7 @@ def scheduler_change(before: Configuration, after: Configuration) -> SchedulerCh
     vendors = [f"vendors.{name}" for name in _vendors(new) if _vendors(new)[name] != _vendors(old).get(name)]
     vendors += [f"vendors.{name}" for name in _vendors(old).keys() - _vendors(new).keys()]
     swapped = [*(f"scheduler.{key}" for key in own if key in SWAPPED), *vendors]
-    return SchedulerChange(
+    return ConfigurationChange(
         live=tuple(
             sorted(
                 [
