@@ -26,6 +26,8 @@ MAX_ENDED = 1024
 """Ended pods that are shown."""
 MAX_NAMES = 512
 """Namespaces, and values of one label, that have counters of their own."""
+MAX_UNPAID = 256
+"""Pods that had a share of a card since its energy was last told. What further ones had goes to others together."""
 OTHER = "(other)"
 """What further ones are counted under."""
 MAX_WATTS = 20_000.0
@@ -70,7 +72,7 @@ class Card:
 
 @dataclass(slots=True, kw_only=True)
 class CardAmounts:
-    """What one card came to. ``metered`` is whether its energy was ever told."""
+    """What one card came to. ``metered`` is whether its energy was ever told; until then nothing is ``unpaid``."""
 
     model: str
     whole: Amount = field(default_factory=Amount)
@@ -80,6 +82,16 @@ class CardAmounts:
     read_at: float = 0.0
     unpaid: dict[Payer, float] = field(default_factory=dict)
     unpaid_idle: float = 0.0
+
+    def owe(self, payer: Payer, seconds: float) -> None:
+        """Energy for that time, once it is told."""
+        if not self.metered:
+            return
+        if payer not in self.unpaid and len(self.unpaid) >= MAX_UNPAID:
+            payer = Payer(
+                vendor=payer.vendor, model=payer.model, namespace=OTHER, pod=OTHER, labels=(OTHER,) * len(payer.labels)
+            )
+        self.unpaid[payer] = self.unpaid.get(payer, 0.0) + seconds
 
 
 class CostAccount:
@@ -132,7 +144,7 @@ class CostAccount:
             amounts.whole.seconds += passed
             for payer, share in card.shares.items():
                 self._add(payer, share * passed, 0.0)
-                amounts.unpaid[payer] = amounts.unpaid.get(payer, 0.0) + share * passed
+                amounts.owe(payer, share * passed)
             idle = max(0.0, 1.0 - sum(card.shares.values())) * passed
             amounts.idle.seconds += idle
             amounts.unpaid_idle += idle

@@ -76,6 +76,7 @@ class Lives:
 
 async def test_nothing_grows_with_the_number_of_pods_that_ever_were(monkeypatch):
     monkeypatch.setattr("hami_plugin.node_status.cost.MAX_ENDED", 16)  # as above: full long before
+    monkeypatch.setattr("hami_plugin.node_status.cost.MAX_UNPAID", 16)
     async with beside() as stage:
         await stage.kubelet.until(lambda: stage.kubelet.allocatable(COUNT) == 8)
         stage.daemon._settlement._together = 0.0

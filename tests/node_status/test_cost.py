@@ -164,6 +164,27 @@ def test_a_thousand_namespaces_are_counted_and_the_further_ones_together() -> No
         assert sum(one.seconds for one in sums.values()) == pytest.approx(number + 1)
 
 
+@pytest.mark.parametrize("told", [False, True])
+def test_pods_that_come_and_go_while_no_energy_is_told_take_no_more_room(told: bool, monkeypatch) -> None:
+    monkeypatch.setattr(cost, "MAX_UNPAID", 16)
+    account = CostAccount(("team",))
+    account.hold({CARD: Card(model="Toy")}, 0.0)
+    if told:
+        account.metered("toy", {CARD[1]: 0.0}, 0.0)
+    for number in range(100):
+        one = payer(f"p{number}", namespace=f"n{number}", labels=("red",))
+        account.hold({CARD: Card(model="Toy", shares={one: 1.0})}, float(number))
+    account.hold({CARD: Card(model="Toy")}, 100.0)
+    assert len(account.cards[CARD].unpaid) == (17 if told else 0)
+
+    account.metered("toy", {CARD[1]: 1000.0}, 100.0)
+    drawn = 1000.0 if told else 0.0
+    assert account.cards[CARD].whole.joules == pytest.approx(drawn)
+    assert account.cards[CARD].idle.joules == 0.0
+    assert sum(amount.joules for amount in account.namespaces.values()) == pytest.approx(drawn)
+    assert sum(amount.joules for amount in account.by_label.values()) == pytest.approx(drawn)
+
+
 def test_a_share_is_the_greater_of_memory_and_cores() -> None:
     memory = held_by(pod("one"), replicas=ids((0, 0)), grants=[grant(0, CARD_MIB // 2, 10)])
     cores = held_by(pod("two"), replicas=ids((0, 1)), grants=[grant(0, CARD_MIB // 10, 40)])
