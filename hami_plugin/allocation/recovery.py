@@ -206,7 +206,7 @@ def _again(
     )
 
 
-class Holdings(Protocol):
+class HolderSource(Protocol):
     """The kubelet's whole account."""
 
     async def everything(self) -> Mapping[str, tuple[Holder, ...]]:
@@ -221,7 +221,7 @@ class KubeletAccount:
 
     def __init__(
         self,
-        holdings: Holdings,
+        holdings: HolderSource,
         ledger: Ledger,
         *,
         lending: Callable[[], Collection[str]] = tuple,

@@ -21,7 +21,7 @@ from hami_plugin.allocation.identity import HeldShare, Resize
 from hami_plugin.errors import ClusterError, HamiError, WireError
 from hami_plugin.log import logger
 from hami_plugin.model.placement import Grant
-from hami_plugin.model.ports import Cluster
+from hami_plugin.model.ports import NodeApi
 from hami_plugin.model.views import PodView
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.protocol.decisions import Question, granted
@@ -78,7 +78,7 @@ def wish_of(document: Mapping[str, Any]) -> Wish:
 class Resizer:
     """Changes one share after the other. ``counts`` are the outcomes so far."""
 
-    def __init__(self, node: NodeState, sources: Sequence[FamilySource], cluster: Cluster, write: Write) -> None:
+    def __init__(self, node: NodeState, sources: Sequence[FamilySource], cluster: NodeApi, write: Write) -> None:
         self.questions: Sequence[Question] = ()
         self.counts: Counter[str] = Counter({"done": 0, "refused": 0, "undone": 0})
         self.closed = ""

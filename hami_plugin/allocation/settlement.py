@@ -12,7 +12,7 @@ from hami_plugin.allocation.ledger import Ledger
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.errors import ClusterError, RefusalReason, RefusedError, WireError
 from hami_plugin.log import logger
-from hami_plugin.model.ports import Cluster
+from hami_plugin.model.ports import NodeApi
 from hami_plugin.model.views import PodView, revision
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode
@@ -27,18 +27,18 @@ RETRY = Backoff(first=0.02, cap=3.0)
 
 
 async def release_lock(
-    cluster: Cluster, node: LiveNode, namespace: str, name: str, *, backoff: Backoff = RETRY
+    cluster: NodeApi, node: LiveNode, namespace: str, name: str, *, backoff: Backoff = RETRY
 ) -> bool:
     """Remove the node lock if this pod owns it, and only if nobody has changed the node since. True: it was removed."""
     return await _released(cluster, node, NODE_LOCK, lambda text: owned_by(text, namespace, name), backoff)
 
 
-async def release_unnamed(cluster: Cluster, node: LiveNode, key: str, *, backoff: Backoff = RETRY) -> bool:
+async def release_unnamed(cluster: NodeApi, node: LiveNode, key: str, *, backoff: Backoff = RETRY) -> bool:
     """Remove a lock that names no owner, once the one pod that waited under it is served. True: it was removed."""
     return await _released(cluster, node, key, bool, backoff)
 
 
-async def _released(cluster: Cluster, node: LiveNode, key: str, owned: Callable[[str], bool], backoff: Backoff) -> bool:
+async def _released(cluster: NodeApi, node: LiveNode, key: str, owned: Callable[[str], bool], backoff: Backoff) -> bool:
     """The server is asked only if the live node does not show the lock as ours: the view may lag behind the bind."""
     for attempt, delay in zip(range(8), backoff.delays(), strict=False):
         view = node.value
@@ -74,7 +74,7 @@ class LockReaper:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: NodeApi,
         *,
         pods: PodTable,
         node: LiveNode,
@@ -156,7 +156,7 @@ class Settlement:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: NodeApi,
         *,
         pods: PodTable,
         ledger: Ledger,

@@ -1,4 +1,4 @@
-"""The two ``Cluster`` ports at a real API server: one node for its daemon, all nodes for a scheduler."""
+"""The ports ``NodeApi`` and ``Cluster`` at a real API server: one node for its daemon, all nodes for a scheduler."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _collection(subject: Subject) -> str:
 
 
 class ApiServer:
-    """Implements ``hami_plugin.model.ports.Cluster`` for one node. Made by ``connect``."""
+    """Implements ``hami_plugin.model.ports.NodeApi`` for one node. Made by ``connect``."""
 
     def __init__(self, node: str, calls: ApiCalls, timing: WatchTiming) -> None:
         self._node = node

@@ -53,7 +53,7 @@ from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.log import logger
 from hami_plugin.model.views import PodView
 from hami_plugin.node_status.annotations import Style
-from hami_plugin.node_status.condition import Kind, NodeConditions, kinds_of
+from hami_plugin.node_status.condition import DeviceKind, NodeConditions, kinds_of
 from hami_plugin.node_status.cost import CostAccount, CostMeter, Holdings
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.faults import FaultLog, faults_document
@@ -577,7 +577,7 @@ class Daemon:
     def _everything_held(self) -> tuple[HeldShare, ...]:
         return (*self._ledger.held.values(), *self.account.lent, *self._claims.held())
 
-    def _kinds(self) -> Sequence[Kind]:
+    def _kinds(self) -> Sequence[DeviceKind]:
         return kinds_of(self._serving.sources, {served.vendor.name: served.vendor.noun for served in self._vendors})
 
     def _held_version(self) -> object:

@@ -29,7 +29,7 @@ PodFeed = Feed[PodView]
 """Where a pod watch delivers. The order of the API server is the order in which the kubelet sees changes."""
 
 
-class Cluster(Protocol):
+class NodeApi(Protocol):
     """The API server, limited to what a node's daemon may touch. Every call has a deadline.
 
     Calls raise ``ClusterError``. The two ``follow`` calls run for ever: they list, watch, and start over by themselves.

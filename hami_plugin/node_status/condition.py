@@ -37,7 +37,7 @@ class ConditionWriter(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class DeviceKind:
     """Devices that users call by one noun, of one vendor or of several."""
 
     noun: str
@@ -49,16 +49,16 @@ class Kind:
         return f"{self.noun}{DEGRADED}"
 
 
-def kinds_of(sources: Iterable[FamilySource], nouns: Mapping[str, str]) -> tuple[Kind, ...]:
+def kinds_of(sources: Iterable[FamilySource], nouns: Mapping[str, str]) -> tuple[DeviceKind, ...]:
     """The node's devices by noun. ``nouns`` are the vendors'."""
     grouped: defaultdict[str, list[FamilySource]] = defaultdict(list)
     for source in sources:
         noun = nouns.get(source.vendor, "")
         grouped[noun if noun.isalnum() and noun != "DEV" else "Accelerator"].append(source)
-    return tuple(Kind(noun=noun, sources=tuple(some)) for noun, some in sorted(grouped.items()))
+    return tuple(DeviceKind(noun=noun, sources=tuple(some)) for noun, some in sorted(grouped.items()))
 
 
-def condition_of(kind: Kind) -> NodeCondition | None:
+def condition_of(kind: DeviceKind) -> NodeCondition | None:
     """What the node should say of these devices; None where it has none."""
     devices = [
         device
@@ -94,7 +94,7 @@ class NodeConditions:
         self,
         writer: ConditionWriter,
         node: LiveNode,
-        kinds: Callable[[], Sequence[Kind]],
+        kinds: Callable[[], Sequence[DeviceKind]],
         *,
         wanted: bool,
         now: Callable[[], datetime] = lambda: datetime.now(tz=UTC),

@@ -63,7 +63,7 @@ class Amount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class CardShares:
     """Who has which part of a card, from 0 to 1. What is left to 1 is idle."""
 
     model: str
@@ -106,7 +106,7 @@ class CostAccount:
         self.pods: dict[Payer, Amount] = {}
         self.namespaces: defaultdict[Names, Amount] = defaultdict(Amount)
         self.by_label: defaultdict[Names, Amount] = defaultdict(Amount)
-        self._now: Mapping[CardKey, Card] = {}
+        self._now: Mapping[CardKey, CardShares] = {}
         self._ended: dict[Payer, float] = {}
         self._at: float | None = None
 
@@ -118,7 +118,7 @@ class CostAccount:
         if self.labels == former.labels:
             self.by_label = former.by_label
 
-    def hold(self, cards: Mapping[CardKey, Card], now: float) -> None:
+    def hold(self, cards: Mapping[CardKey, CardShares], now: float) -> None:
         """From ``now`` on these cards are there, and are held so. Before, they were as they were."""
         self.advance(now)
         self._now = {key: _bounded(card) for key, card in list(cards.items())[:MAX_DEVICES]}
@@ -206,7 +206,7 @@ def _drawn(before: float, reading: float, seconds: float) -> float:
     return drawn if drawn <= MAX_WATTS * max(seconds, 1.0) else 0.0
 
 
-def _bounded(card: Card) -> Card:
+def _bounded(card: CardShares) -> CardShares:
     """Shares of together 1 at most: where more was given out than there is, each has less."""
     total = sum(card.shares.values())
     if total <= 1.0:
@@ -216,7 +216,7 @@ def _bounded(card: Card) -> Card:
 
 def cards_held(
     occupied: Iterable[DeviceOccupancy], labelled: Callable[[str], tuple[str, ...]]
-) -> Mapping[CardKey, Card]:
+) -> Mapping[CardKey, CardShares]:
     """Each card with the pods' shares of it. ``labelled`` gives the values of a pod's labels, by its UID.
 
     A share is the greater of those of memory and of cores. A partition is the part of its card that its cores are.
@@ -236,7 +236,7 @@ def cards_held(
                 labels=labelled(uid),
             )
             shares[key][payer] = shares[key].get(payer, 0.0) + share * part
-    return {key: Card(model=model, shares=shares.get(key, {})) for key, model in models.items()}
+    return {key: CardShares(model=model, shares=shares.get(key, {})) for key, model in models.items()}
 
 
 def _pod_shares(one: DeviceOccupancy) -> Iterator[tuple[str, tuple[str, str], float]]:

@@ -44,7 +44,7 @@ class Written:
 
 
 @dataclass(slots=True, kw_only=True, order=True)
-class _Attempt:
+class _PendingEvent:
     """An Event that was not taken yet. Times of the event loop, in seconds."""
 
     due: float = 0.0
@@ -91,7 +91,7 @@ class EventRecorder:
         self._clock = clock
         self._queue: asyncio.Queue[Event] = asyncio.Queue(self.MAX_WAITING)
         self._reported: dict[tuple[Subject, str, str], float] = {}
-        self._again: list[_Attempt] = []
+        self._again: list[_PendingEvent] = []
         self._under_way = 0
         self._numbers = count()
         self._away_until = 0.0
@@ -124,7 +124,7 @@ class EventRecorder:
             await self._try(attempt)
             self._under_way = 0
 
-    async def _next(self) -> _Attempt:
+    async def _next(self) -> _PendingEvent:
         """The one whose time has come, else a new one."""
         now = asyncio.get_running_loop().time
         while True:
@@ -134,13 +134,13 @@ class EventRecorder:
                 async with asyncio.timeout_at(self._again[0].due if self._again else None):
                     return self._first(await self._queue.get())
 
-    def _first(self, event: Event) -> _Attempt:
-        return _Attempt(number=next(self._numbers), event=event, delays=self._backoff.delays())
+    def _first(self, event: Event) -> _PendingEvent:
+        return _PendingEvent(number=next(self._numbers), event=event, delays=self._backoff.delays())
 
     async def _write(self, event: Event) -> None:
         await self._try(self._first(event))
 
-    async def _try(self, attempt: _Attempt) -> None:
+    async def _try(self, attempt: _PendingEvent) -> None:
         """Try once; later again if that may help, for some minutes: the reason is still worth reading then."""
         event = attempt.event
         try:

@@ -13,7 +13,7 @@ from typing import TypeVar
 from hami_plugin.aio import Backoff, Watched
 from hami_plugin.errors import ClusterError
 from hami_plugin.log import logger
-from hami_plugin.model.ports import Cluster
+from hami_plugin.model.ports import NodeApi
 from hami_plugin.model.views import NodeView, revision
 from hami_plugin.node_status.annotations import FamilySource, Style, Wanted, desired_annotations, fitted
 from hami_plugin.node_status.events import EventRecorder
@@ -55,7 +55,7 @@ class Registration:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: NodeApi,
         sources: Sequence[FamilySource],
         *,
         node: LiveNode,

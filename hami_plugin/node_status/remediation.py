@@ -16,7 +16,7 @@ from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.errors import ClusterError
 from hami_plugin.log import logger
 from hami_plugin.model.device import Device, Health
-from hami_plugin.model.ports import Cluster
+from hami_plugin.model.ports import NodeApi
 from hami_plugin.model.views import NodeView
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.events import EventRecorder
@@ -91,7 +91,7 @@ class Remediation:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: NodeApi,
         node: LiveNode,
         events: EventRecorder,
         *,

@@ -56,7 +56,7 @@ class _Plugin:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Known:
+class _ClaimInfo:
     """A claim in the kubelet's memory: its driver's answers, and whether they are of this life of the kubelet."""
 
     name: str
@@ -87,7 +87,7 @@ class ClaimManager:
         self._delays: dict[Path, float] = {}
         self._due: dict[Path, float] = {}
         self._plugins: list[_Plugin] = []
-        self._claims: dict[str, _Known] = {}
+        self._claims: dict[str, _ClaimInfo] = {}
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -132,7 +132,7 @@ class ClaimManager:
             uid = claim["metadata"]["uid"]
             if pod.uid not in {one["uid"] for one in status.get("reservedFor") or ()}:
                 raise PrepareError(f"pod {pod.key} is not allowed to use ResourceClaim {name}")
-            known = self._claims.setdefault(uid, _Known(name=name, namespace=pod.namespace))
+            known = self._claims.setdefault(uid, _ClaimInfo(name=name, namespace=pod.namespace))
             known.pods.add(pod.uid)
             known.drivers = {one["driver"] for one in status["allocation"]["devices"]["results"]}
             if not known.ready:

@@ -85,7 +85,7 @@ Slot = tuple[str, str, str]
 """Pod UID, container, resource."""
 
 
-class Ledger:
+class DeviceManager:
     """The devices that plugins listed, and who holds them. Allotments outlive a restart, lists do not."""
 
     def __init__(self) -> None:
@@ -192,7 +192,7 @@ def wanted(container: ContainerView, resources: Iterable[str]) -> dict[str, int]
 CHECKPOINT = "kubelet_internal_checkpoint"
 
 
-def write_checkpoint(path: Path, ledger: Ledger) -> None:
+def write_checkpoint(path: Path, ledger: DeviceManager) -> None:
     """Replace the file. The checksum is 0: the kubelet hashes Go's representation of the data."""
     entries, devices = ledger.written()
     new = os.fspath(path.with_name(f".{path.name}.new"))
@@ -321,7 +321,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class PodResourcesServicer(resources_rpc.PodResourcesListerServicer):
     """Lists app containers and native sidecars. With ``entry_per_device``, as a kubelet that knows NUMA nodes."""
 
-    def __init__(self, ledger: Ledger, *, entry_per_device: bool = True) -> None:
+    def __init__(self, ledger: DeviceManager, *, entry_per_device: bool = True) -> None:
         self._ledger = ledger
         self.entry_per_device = entry_per_device
 
@@ -427,7 +427,7 @@ class FakeKubelet(rpc.RegistrationServicer):
         self.manners = manners or Manners()
         self.changes = Watched(0)
         self.registrations: list[pb.RegisterRequest] = []
-        self.ledger = Ledger()
+        self.ledger = DeviceManager()
         self._plugins: dict[str, PluginConnection] = {}
         self._connected: dict[str, list[PluginConnection]] = {}
         self._overlooked: list[PluginConnection] = []

@@ -19,13 +19,13 @@ _SAME_PORT, _SAME_ROOT = (*_SAME_SWITCH, "PXB"), (*_SAME_SWITCH, "PXB", "PHB")
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class Symlink:
     """A symbolic link to another path of the tree, in place of a file's text."""
 
     to: str
 
 
-Files = Mapping[str, str | Link]
+Files = Mapping[str, str | Symlink]
 """Files of a tree by their path, each with its text."""
 
 
@@ -86,7 +86,7 @@ class Tree:
     def put(self, files: Files) -> None:
         """Write all files and links."""
         for path, content in files.items():
-            if isinstance(content, Link):
+            if isinstance(content, Symlink):
                 self.link(path, content.to)
             else:
                 self.write(path, content)

@@ -11,7 +11,7 @@ from hami_plugin.aio import Watched
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node_status import cost
 from hami_plugin.node_status.annotations import FamilySource
-from hami_plugin.node_status.cost import Card, CostAccount, CostMeter, Holdings, Payer, cards_held
+from hami_plugin.node_status.cost import CardShares, CostAccount, CostMeter, Holdings, Payer, cards_held
 from hami_plugin.node_status.occupancy import occupied
 from tests.support.builders import CARD_MIB, FAMILY, device, grant, held_by, ids, pod, uuid
 from tests.support.scale import sized
@@ -74,7 +74,7 @@ class Node:
 
     def hold(self) -> None:
         cards = {
-            card: Card(model="Toy", shares={p: held[card] for p, held in self.pods.items() if held.get(card)})
+            card: CardShares(model="Toy", shares={p: held[card] for p, held in self.pods.items() if held.get(card)})
             for card in self.cards
         }
         self.account.hold(cards, self.now)
@@ -107,9 +107,9 @@ def test_the_sums_of_pods_namespaces_and_labels_with_idle_are_the_cards_within_a
 
 def test_a_pod_pays_for_its_share_of_what_was_drawn_while_it_had_it_and_no_one_else_does() -> None:
     account = CostAccount()
-    account.hold({CARD: Card(model="Toy", shares={payer(): 0.25})}, 0.0)
+    account.hold({CARD: CardShares(model="Toy", shares={payer(): 0.25})}, 0.0)
     account.metered("toy", {uuid(0): 5000.0}, 0.0)
-    account.hold({CARD: Card(model="Toy", shares={payer("two"): 0.5})}, 10.0)
+    account.hold({CARD: CardShares(model="Toy", shares={payer("two"): 0.5})}, 10.0)
     account.metered("toy", {uuid(0): 7000.0}, 10.0)
     account.metered("toy", {uuid(0): 7400.0}, 20.0)
 
@@ -121,7 +121,7 @@ def test_a_pod_pays_for_its_share_of_what_was_drawn_while_it_had_it_and_no_one_e
 
 def test_a_counter_that_begins_anew_counts_on_and_one_that_leaps_is_not_believed() -> None:
     account = CostAccount()
-    account.hold({CARD: Card(model="Toy", shares={})}, 0.0)
+    account.hold({CARD: CardShares(model="Toy", shares={})}, 0.0)
     for now, reading in ((0.0, 900.0), (10.0, 1000.0), (20.0, 50.0), (30.0, 1e12), (40.0, 1e12 + 7)):
         account.metered("toy", {uuid(0): reading}, now)
 
@@ -130,7 +130,7 @@ def test_a_counter_that_begins_anew_counts_on_and_one_that_leaps_is_not_believed
 
 def test_more_shares_than_a_card_has_are_a_part_of_it_each_and_nothing_is_idle() -> None:
     account = CostAccount()
-    account.hold({CARD: Card(model="Toy", shares={payer(): 1.0, payer("two"): 1.0})}, 0.0)
+    account.hold({CARD: CardShares(model="Toy", shares={payer(): 1.0, payer("two"): 1.0})}, 0.0)
     account.advance(10.0)
 
     assert account.pods[payer()].seconds == account.pods[payer("two")].seconds == 5.0
@@ -140,13 +140,13 @@ def test_more_shares_than_a_card_has_are_a_part_of_it_each_and_nothing_is_idle()
 def test_ended_pods_are_shown_for_a_while_and_then_forgotten_but_not_their_namespace() -> None:
     account, now = CostAccount(), 0.0
     for number in range(3 * cost.MAX_ENDED):
-        account.hold({CARD: Card(model="Toy", shares={payer(f"p{number}"): 1.0})}, now)
+        account.hold({CARD: CardShares(model="Toy", shares={payer(f"p{number}"): 1.0})}, now)
         now += 0.25
-    account.hold({CARD: Card(model="Toy", shares={})}, now)
+    account.hold({CARD: CardShares(model="Toy", shares={})}, now)
     assert len(account.pods) == cost.MAX_ENDED
     assert payer(f"p{number}") in account.pods
 
-    account.hold({CARD: Card(model="Toy", shares={})}, now + cost.KEPT_S)
+    account.hold({CARD: CardShares(model="Toy", shares={})}, now + cost.KEPT_S)
 
     assert not account.pods
     assert account.namespaces["toy", "Toy", "default"].seconds == pytest.approx(now)
@@ -156,7 +156,7 @@ def test_a_thousand_namespaces_are_counted_and_the_further_ones_together() -> No
     account = CostAccount(("team",))
     for number in range(3 * cost.MAX_NAMES):
         one = payer("p", namespace=f"ns{number}", labels=(f"team{number}",))
-        account.hold({CARD: Card(model="Toy", shares={one: 1.0})}, float(number))
+        account.hold({CARD: CardShares(model="Toy", shares={one: 1.0})}, float(number))
     account.advance(float(number + 1))
 
     for sums in (account.namespaces, account.by_label):
@@ -168,13 +168,13 @@ def test_a_thousand_namespaces_are_counted_and_the_further_ones_together() -> No
 def test_pods_that_come_and_go_while_no_energy_is_told_take_no_more_room(told: bool, monkeypatch) -> None:
     monkeypatch.setattr(cost, "MAX_UNPAID", 16)
     account = CostAccount(("team",))
-    account.hold({CARD: Card(model="Toy")}, 0.0)
+    account.hold({CARD: CardShares(model="Toy")}, 0.0)
     if told:
         account.metered("toy", {CARD[1]: 0.0}, 0.0)
     for number in range(100):
         one = payer(f"p{number}", namespace=f"n{number}", labels=("red",))
-        account.hold({CARD: Card(model="Toy", shares={one: 1.0})}, float(number))
-    account.hold({CARD: Card(model="Toy")}, 100.0)
+        account.hold({CARD: CardShares(model="Toy", shares={one: 1.0})}, float(number))
+    account.hold({CARD: CardShares(model="Toy")}, 100.0)
     assert len(account.cards[CARD].unpaid) == (17 if told else 0)
 
     account.metered("toy", {CARD[1]: 1000.0}, 100.0)
@@ -230,7 +230,7 @@ def test_labels_are_those_that_the_pod_had_when_it_was_seen_first() -> None:
 
 def test_an_account_goes_on_from_the_one_before_a_change_of_the_configuration() -> None:
     former, heir = CostAccount(("team",)), CostAccount(("owner",))
-    former.hold({CARD: Card(model="Toy", shares={payer(labels=("a",)): 1.0})}, 0.0)
+    former.hold({CARD: CardShares(model="Toy", shares={payer(labels=("a",)): 1.0})}, 0.0)
     former.metered("toy", {uuid(0): 0.0}, 0.0)
 
     heir.inherit(former)

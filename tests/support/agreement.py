@@ -38,8 +38,7 @@ from hami_plugin.scheduler.engine.pod_info import PodIndex, patch
 from hami_plugin.scheduler.engine.requests import Denied
 from hami_plugin.sdk import Family, load_vendor, vendor_names
 from hami_plugin.simulation.hardware import vendor_of
-from hami_plugin.simulation.kubelet import AdmissionError, Allotment, Reuse, wanted
-from hami_plugin.simulation.kubelet import Ledger as KubeletLedger
+from hami_plugin.simulation.kubelet import AdmissionError, Allotment, DeviceManager, Reuse, wanted
 from tests.support.kubelet import FakeCheckpoint
 from tests.support.machines import Case
 from tests.support.node import Node
@@ -103,7 +102,7 @@ def ground(case: Case, root: Path, **settings: Any) -> Ground:
 class Remembered(FakeCheckpoint):
     """The kubelet's checkpoint: it is written before the next container is looked at."""
 
-    def __init__(self, ledger: KubeletLedger) -> None:
+    def __init__(self, ledger: DeviceManager) -> None:
         super().__init__()
         self._ledger = ledger
 
@@ -137,7 +136,7 @@ class Trial:
     def __post_init__(self) -> None:
         if not self.ground.bare:
             install_core(self.root / "hook" / "vgpu")
-        self.kubelet = KubeletLedger()
+        self.kubelet = DeviceManager()
         self.daemon = Node(root=self.root, devices=0, wait=0.0, checkpoint=Remembered(self.kubelet))
         self.allocators: dict[str, Allocator] = {}
         questions = []

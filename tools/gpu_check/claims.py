@@ -18,7 +18,7 @@ from hami_plugin.simulation.c_compiler import DEADLINE_S, BuildError, compiler
 from hami_plugin.simulation.machines import load_machine, machine_names
 from vendors.nvidia.simulation import SOURCES, records
 from vendors.nvidia.simulation.faults import SYMBOLS
-from vendors.nvidia.simulation.layout import Device
+from vendors.nvidia.simulation.layout import SimDevice
 
 FILE = Path(__file__).with_name("claims.json")
 
@@ -110,7 +110,7 @@ def _models() -> dict[str, Any]:
     return {model: {key: sorted(values, key=repr) for key, values in found[model].items()} for model in found}
 
 
-def _facts(record: Device) -> dict[str, Any]:
+def _facts(record: SimDevice) -> dict[str, Any]:
     ports = [port for port in record.links[: record.link_count] if port.active]
     return {
         "memory_mib": record.memory >> 20,

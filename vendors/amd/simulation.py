@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.boards import MachineFiles, SimulatedBoard, rewritten, without
-from hami_plugin.simulation.trees import Files, Link, attributes, on_bus
+from hami_plugin.simulation.trees import Files, Symlink, attributes, on_bus
 from vendors.amd.driver import GPUS, MIB, ONE_HOP, XGMI
 
 KFD = "sys/devices/virtual/kfd/kfd"
@@ -20,7 +20,7 @@ FIRST_PART = 192
 
 def _shared(machine: Machine) -> Files:
     processors = (_facts(str(number), cpu_cores_count=112, simd_count=0) for number in machine.numa_nodes or (0,))
-    return {"sys/class/kfd/kfd": Link(KFD), **{path: text for files in processors for path, text in files.items()}}
+    return {"sys/class/kfd/kfd": Symlink(KFD), **{path: text for files in processors for path, text in files.items()}}
 
 
 def _own(machine: Machine, one: MachineDevice) -> Files:
@@ -38,8 +38,8 @@ def _own(machine: Machine, one: MachineDevice) -> Files:
 def _drawn(folder: str, card: int, render: int) -> Files:
     names = f"card{card}", f"renderD{render}"
     shown = {f"{folder}/drm/{name}/uevent": "\n" for name in names}
-    links = {f"{folder}/drm/{name}/device": Link(folder) for name in names}
-    classes = {f"sys/class/drm/{name}": Link(f"{folder}/drm/{name}") for name in names}
+    links = {f"{folder}/drm/{name}/device": Symlink(folder) for name in names}
+    classes = {f"sys/class/drm/{name}": Symlink(f"{folder}/drm/{name}") for name in names}
     return {**shown, **links, **classes, **{f"dev/dri/{name}": "" for name in names}}
 
 

@@ -99,7 +99,7 @@ class _Vnpu(ctypes.Structure):
     ]
 
 
-class _Asked(ctypes.Structure):
+class _VnpuRequest(ctypes.Structure):
     _fields_ = [
         ("id", ctypes.c_uint),
         ("group", ctypes.c_uint),
@@ -108,7 +108,7 @@ class _Asked(ctypes.Structure):
     ]
 
 
-class _Made(ctypes.Structure):
+class _VnpuAnswer(ctypes.Structure):
     _fields_ = [
         ("id", ctypes.c_uint),
         ("bus", ctypes.c_uint),
@@ -250,8 +250,8 @@ class Dcmi:
 
     def create(self, unit: Unit, template: str) -> int:
         """Cut a chip, and answer the number of the virtual NPU."""
-        made = _Made()
-        asked = _Asked(id=_ANY, group=_ANY, template=template.encode("ascii"))
+        made = _VnpuAnswer()
+        asked = _VnpuRequest(id=_ANY, group=_ANY, template=template.encode("ascii"))
         self._call("dcmi_create_vdevice", *unit, ctypes.byref(asked), ctypes.byref(made))
         return int(made.id)
 

@@ -9,7 +9,7 @@ from typing import Any
 from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.boards import SimulatedBoard, rewritten, without
 from hami_plugin.simulation.tools import Tool, ToolState
-from hami_plugin.simulation.trees import Files, Link, attributes
+from hami_plugin.simulation.trees import Files, Symlink, attributes
 from vendors.awsneuron.driver import NEURONS
 
 IDS = {"Inferentia": "7064", "Inferentia2": "7264", "Trainium1": "7164", "Trainium2": "7364"}
@@ -33,7 +33,7 @@ def _own(machine: Machine, one: MachineDevice) -> Files:
         f"{folder}/info/serial_number": f"{0x1A2B3C4D0000 + one.index:016x}\n",
         **attributes(f"{folder}/info/architecture", facts),
         **attributes(folder, {_counter("mem"): 0, _counter("sram"): 0}),
-        f"sys/class/neuron_device/neuron{one.index}": Link(folder),
+        f"sys/class/neuron_device/neuron{one.index}": Symlink(folder),
         f"dev/neuron{one.index}": "",
     }
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.boards import SimulatedBoard, noted, without
 from hami_plugin.simulation.tools import UNLISTED, Tool, ToolState
-from hami_plugin.simulation.trees import Files, Link, on_bus
+from hami_plugin.simulation.trees import Files, Symlink, on_bus
 from vendors.biren import CONTROL, GPUS, QUERY
 
 
@@ -15,8 +15,8 @@ def _own(machine: Machine, one: MachineDevice) -> Files:
     bus, name = on_bus(machine, one), f"card_{one.index}"
     return {
         f"{bus}/physical_id": f"{one.index}\n",
-        f"{bus}/biren/{name}/device": Link(bus),
-        f"sys/class/biren/{name}": Link(f"{bus}/biren/{name}"),
+        f"{bus}/biren/{name}/device": Symlink(bus),
+        f"sys/class/biren/{name}": Symlink(f"{bus}/biren/{name}"),
         f"dev/biren/{name}": "",
     }
 

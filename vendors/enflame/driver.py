@@ -16,7 +16,7 @@ from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Links
 from hami_plugin.sdk import Driver, Hardware, PollingDriver, distances, pci, read
 from hami_plugin.sdk.tools import LastKnown, lines
-from vendors.enflame.partitions import Cut, Gcu, Instance
+from vendors.enflame.partitions import DrsInstance, DrsState, Gcu
 from vendors.enflame.rules import NAMES
 from vendors.enflame.settings import EnflameSettings
 
@@ -67,11 +67,11 @@ def profiles(listing: str) -> Mapping[str, str]:
     return {fields[1]: fields[2] for fields in _named(listing)}
 
 
-def instances(listing: str) -> Mapping[int, tuple[Instance, ...]]:
+def instances(listing: str) -> Mapping[int, tuple[DrsInstance, ...]]:
     """By card, from lines of index, profile, id and UUID."""
-    found: dict[int, list[Instance]] = {}
+    found: dict[int, list[DrsInstance]] = {}
     for fields in _named(listing):
-        one = Instance(profile=fields[1], uuid=fields[3].removeprefix("DRS-"), number=int(fields[2]))
+        one = DrsInstance(profile=fields[1], uuid=fields[3].removeprefix("DRS-"), number=int(fields[2]))
         found.setdefault(int(fields[0]), []).append(one)
     return {index: tuple(there) for index, there in found.items()}
 
@@ -87,7 +87,7 @@ class Efsmi:
     def __init__(self, tool: Path, *, deadline: float = 5.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._tool = tool
         self._deadline = deadline
-        self._known: LastKnown[Mapping[EfsmiRow, Cut | None]] = LastKnown(self._listed, {}, clock=clock)
+        self._known: LastKnown[Mapping[EfsmiRow, DrsState | None]] = LastKnown(self._listed, {}, clock=clock)
 
     @property
     def problem(self) -> str:
@@ -97,11 +97,11 @@ class Efsmi:
         """The card at a PCI address. The tool shortens the address's domain."""
         return next((row for row in self._known.answer() if address.endswith(row.bus)), None)
 
-    def cut(self, index: int) -> Cut | None:
+    def cut(self, index: int) -> DrsState | None:
         """Of a card that can be cut, by the tool's number for it."""
         return next((cut for row, cut in self._known.answer().items() if row.index == index), None)
 
-    def _listed(self) -> Mapping[EfsmiRow, Cut | None]:
+    def _listed(self) -> Mapping[EfsmiRow, DrsState | None]:
         """All cards of a node can be cut alike: Enflame's agent counts on it, too."""
         found = self._read(lambda table: tuple(rows(table)))
         first = next((row for row in found if row.virtual == DRS), None)
@@ -109,10 +109,10 @@ class Efsmi:
             return dict.fromkeys(found)
         alike = self._read(profiles, "-i", str(first.index), "--drs", "--list-profile")
 
-        def cut(listing: str) -> Mapping[EfsmiRow, Cut | None]:
+        def cut(listing: str) -> Mapping[EfsmiRow, DrsState | None]:
             there = instances(listing)
             return {
-                row: Cut(profiles=alike, partitions=there.get(row.index, ())) if row.virtual == DRS else None
+                row: DrsState(profiles=alike, partitions=there.get(row.index, ())) if row.virtual == DRS else None
                 for row in found
             }
 

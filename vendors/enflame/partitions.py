@@ -116,12 +116,12 @@ def room_key(device_type: str) -> str:
     return f"{OWN}slices-{device_type}"
 
 
-def sizes(cut: Cut | None) -> Sizes:
+def sizes(cut: DrsState | None) -> Sizes:
     """Of one card."""
     return dict(sorted(Counter(one.profile for one in (cut.partitions if cut else ())).items()))
 
 
-def announced(device_type: str, snapshot: Snapshot, cut_of: Mapping[str, Cut | None]) -> Mapping[str, str | None]:
+def announced(device_type: str, snapshot: Snapshot, cut_of: Mapping[str, DrsState | None]) -> Mapping[str, str | None]:
     """The annotation of a node. It says nothing where no card can be cut, nor where the family has none."""
     cards = {str(one.index): sizes(cut_of[one.uuid]) for one in snapshot.devices if cut_of[one.uuid]}
     return {key(device_type): to_json(cards, key(device_type)) if cards else None, room_key(device_type): None}
@@ -189,7 +189,7 @@ def for_partition(grant: Grant, cut: Sizes) -> str:
     return next((name for name in cut if size(name) == wanted), "")
 
 
-def lent(device: Device, cut: Cut | None, profile: str, grant: Grant, others: Iterable[Grant]) -> Grant:
+def lent(device: Device, cut: DrsState | None, profile: str, grant: Grant, others: Iterable[Grant]) -> Grant:
     """The first partition of the profile that nobody else has. Without one, the grant has none."""
     have = {(other.notes or {}).get("partition") for other in others if other.uuid == device.uuid}
     free = (one.uuid for one in (cut.partitions if cut else ()) if one.profile == profile and one.uuid not in have)
@@ -252,7 +252,7 @@ def had(state: DeviceState, grant: Grant, pod: PodView, profile: str) -> DeviceS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Instance:
+class DrsInstance:
     """A partition that has been cut out of a card. ``number`` is the tool's for it."""
 
     profile: str
@@ -261,11 +261,11 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class DrsState:
     """How a card can be cut: the tool's ids of profiles by name, and what has been cut already."""
 
     profiles: Mapping[str, str]
-    partitions: tuple[Instance, ...]
+    partitions: tuple[DrsInstance, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,10 +274,10 @@ class Gcu:
 
     index: int
     serial: str = ""
-    cut: Cut | None = None
+    cut: DrsState | None = None
 
 
-def cut_of(device: Device) -> Cut | None:
+def cut_of(device: Device) -> DrsState | None:
     """How the tool says that a device can be cut."""
     return device.traits.cut if isinstance(device.traits, Gcu) else None
 

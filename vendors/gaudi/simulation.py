@@ -8,14 +8,14 @@ from dataclasses import replace
 from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.boards import listed
 from hami_plugin.simulation.tools import SILENT, Tool, ToolState
-from hami_plugin.simulation.trees import Files, Link, on_bus
+from hami_plugin.simulation.trees import Files, Symlink, on_bus
 from vendors.gaudi import COLUMNS, CONTROL, HARDWARE, MEMORY, QUERY
 
 
 def _shown(machine: Machine, one: MachineDevice) -> Files:
     return {
         f"dev/{CONTROL.format(one.index)}": "",
-        f"sys/class/{HARDWARE.sysfs_class}{one.index}/device": Link(on_bus(machine, one)),
+        f"sys/class/{HARDWARE.sysfs_class}{one.index}/device": Symlink(on_bus(machine, one)),
     }
 
 

@@ -22,7 +22,7 @@ _CACHE = "/etc/ld.so.cache"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class HostLayout:
     """One kind of host. Folders are patterns, below ``root``.
 
     ``cache`` is what the host's dynamic loader goes by, where it knows of the driver. ``inside`` is the folder in a
@@ -42,34 +42,34 @@ class Layout:
 _INSIDE = "/usr/local/nvidia"
 
 LAYOUTS = (
-    Layout(name="usual folders", libraries=_USUAL_LIBRARIES, binaries=_USUAL_BINARIES, cache=_CACHE),
-    Layout(
+    HostLayout(name="usual folders", libraries=_USUAL_LIBRARIES, binaries=_USUAL_BINARIES, cache=_CACHE),
+    HostLayout(
         name="driver container",
         root="/run/nvidia/driver",
         libraries=_USUAL_LIBRARIES,
         binaries=_USUAL_BINARIES,
         cache=_CACHE,
     ),
-    Layout(
+    HostLayout(
         name="GKE",
         libraries=("/home/kubernetes/bin/nvidia/lib64",),
         binaries=("/home/kubernetes/bin/nvidia/bin",),
         inside=_INSIDE,
     ),
-    Layout(
+    HostLayout(
         name="Talos",
         libraries=("/usr/local/glibc/usr/lib", "/usr/local/glibc/lib64", "/usr/local/glibc/lib", "/usr/local/lib"),
         binaries=("/usr/local/bin",),
         cache="/usr/local/glibc/etc/ld.so.cache",
         inside=_INSIDE,
     ),
-    Layout(
+    HostLayout(
         name="NixOS",
         libraries=("/run/opengl-driver/lib",),
         binaries=("/run/opengl-driver/bin", "/run/current-system/sw/bin"),
         inside=_INSIDE,
     ),
-    Layout(
+    HostLayout(
         name="Bottlerocket",
         libraries=("/usr/lib/nvidia/tesla", "/*-bottlerocket-linux-gnu/sys-root/usr/lib/nvidia/tesla"),
         binaries=(
@@ -125,7 +125,7 @@ class FoundLibraries:
         return set(NEEDED) <= {library.stem for library in self.libraries}
 
 
-def find_libraries(tree: RootedTree, layout: Layout, version: str) -> FoundLibraries:
+def find_libraries(tree: RootedTree, layout: HostLayout, version: str) -> FoundLibraries:
     """The 64-bit libraries of driver ``version`` in a tree. Without a version, of the newest driver that is there."""
     remarks: list[str] = []
     folders = [*_cached_folders(tree, layout, remarks), *(f for p in layout.libraries for f in tree.folders(p))]
@@ -144,7 +144,7 @@ def find_libraries(tree: RootedTree, layout: Layout, version: str) -> FoundLibra
     )
 
 
-def _cached_folders(tree: RootedTree, layout: Layout, remarks: list[str]) -> list[str]:
+def _cached_folders(tree: RootedTree, layout: HostLayout, remarks: list[str]) -> list[str]:
     """The folders in which the host's loader finds the driver."""
     if not layout.cache or not tree.is_file(layout.cache):
         return []
@@ -221,7 +221,7 @@ class Program:
     path: str
 
 
-def find_programs(tree: RootedTree, layout: Layout) -> tuple[Program, ...]:
+def find_programs(tree: RootedTree, layout: HostLayout) -> tuple[Program, ...]:
     """Each program where it is found first."""
     found: dict[str, Program] = {}
     for folder in (folder for pattern in layout.binaries for folder in tree.folders(pattern)):
@@ -235,7 +235,7 @@ def find_programs(tree: RootedTree, layout: Layout) -> tuple[Program, ...]:
 class DriverPlace:
     """A layout in the tree that it would be in."""
 
-    layout: Layout
+    layout: HostLayout
     tree: RootedTree
 
     def __str__(self) -> str:
@@ -393,7 +393,7 @@ def _mount(place: DriverPlace, path: str, folder: str, name: str) -> Mount:
     return Mount(host_path=place.tree.named(path), container_path=f"{folder}/{name}")
 
 
-def _plain_link(layout: Layout, library: DriverLibrary) -> Iterator[tuple[str, str]]:
+def _plain_link(layout: HostLayout, library: DriverLibrary) -> Iterator[tuple[str, str]]:
     """The link without a version, which the loader's own tool does not make; some programs load by that name."""
     plain = f"{library.stem}.so"
     versioned = next((link for link in library.links if link != plain), library.name)
@@ -401,9 +401,9 @@ def _plain_link(layout: Layout, library: DriverLibrary) -> Iterator[tuple[str, s
         yield versioned, f"{_inside_lib(layout, library)}/{plain}"
 
 
-def _inside_lib(layout: Layout, library: DriverLibrary) -> str:
+def _inside_lib(layout: HostLayout, library: DriverLibrary) -> str:
     return f"{layout.inside}/lib64" if layout.inside else library.folder
 
 
-def _inside_bin(layout: Layout, binary: Program) -> str:
+def _inside_bin(layout: HostLayout, binary: Program) -> str:
     return f"{layout.inside}/bin" if layout.inside else binary.folder

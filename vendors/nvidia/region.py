@@ -56,7 +56,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class RegionLayout:
     """Where the fields of a region are: offsets from its start, in bytes. ``size`` leaves out the file's last byte."""
 
     name: str
@@ -83,7 +83,7 @@ class Layout:
         return self.core_limits + 8 * MAX_DEVICES
 
 
-V0A = Layout(
+V0A = RegionLayout(
     name="v0a",
     size=804_680,
     device_count=48,
@@ -91,7 +91,7 @@ V0A = Layout(
     slot=Slot(size=784, used=8, used_stride=40, monitor_used=648, status=776),
     has_last_kernel=False,
 )
-V0 = Layout(
+V0 = RegionLayout(
     name="v0",
     size=1_197_896,
     device_count=48,
@@ -99,21 +99,21 @@ V0 = Layout(
     slot=Slot(size=1168, used=8, used_stride=40, monitor_used=648, status=1160, utilization=776, utilization_stride=24),
     has_last_kernel=False,
 )
-V1_1 = Layout(
+V1_1 = RegionLayout(
     name="v1.1",
     size=2_008_952,
     device_count=56,
     process_count=2_008_896,
     slot=Slot(size=1960, used=8, used_stride=64, monitor_used=1032, status=1928, utilization=1160),
 )
-V1_1S = Layout(
+V1_1S = RegionLayout(
     name="v1.1s",
     size=2_008_984,
     device_count=88,
     process_count=2_008_928,
     slot=Slot(size=1960, used=16, used_stride=64, monitor_used=1040, status=1936, utilization=1168, seqlock=8),
 )
-V1_2 = Layout(
+V1_2 = RegionLayout(
     name="v1.2",
     size=2_008_952,
     device_count=56,
@@ -158,7 +158,7 @@ class ProcessSlot:
 class Region:
     """A region's fields as they stand, for as many cards as were asked about; ``device_count`` is its own claim."""
 
-    layout: Layout
+    layout: RegionLayout
     device_count: int
     uuids: tuple[bytes, ...]
     memory_limits: tuple[int, ...]
@@ -254,7 +254,7 @@ def _paced(switch: int, recent: int, pace: Pace, *, limited: bool) -> tuple[int,
             return (1 if pace is Pace.LIMITED else 0), max(0, recent - 1)
 
 
-def _require_taken(file: int, layout: Layout, allotted: Sequence[Allotted]) -> None:
+def _require_taken(file: int, layout: RegionLayout, allotted: Sequence[Allotted]) -> None:
     """The limits are in force, in the region that the container has, and leave room for what it uses."""
     after = _initialised(file, len(allotted))
     _require_room(after, allotted)
@@ -327,7 +327,7 @@ def read(size: int, read_at: ReadAt, *, devices: int) -> Region | Unread:
     return _region(layout, fixed, tail, read_at, min(devices, MAX_DEVICES))
 
 
-def _layout(size: int, read_at: ReadAt) -> Layout | Unread:
+def _layout(size: int, read_at: ReadAt) -> RegionLayout | Unread:
     head = read_at(0, HEAD_BYTES)
     if len(head) < HEAD_BYTES:
         return Unread(state=UsageState.CORRUPT, detail=f"the file has {len(head)} bytes")
@@ -345,7 +345,7 @@ def _layout(size: int, read_at: ReadAt) -> Layout | Unread:
     return layout
 
 
-def _region(layout: Layout, fixed: bytes, tail: bytes, read_at: ReadAt, devices: int) -> Region | Unread:
+def _region(layout: RegionLayout, fixed: bytes, tail: bytes, read_at: ReadAt, devices: int) -> Region | Unread:
     start = layout.device_count
     processes: list[ProcessSlot] = []
     count, switch, recent, priority = struct.unpack_from("<iiii", tail)
@@ -371,7 +371,7 @@ def _region(layout: Layout, fixed: bytes, tail: bytes, read_at: ReadAt, devices:
     )
 
 
-def _process(layout: Layout, place: int, devices: int, read_at: ReadAt) -> ProcessSlot | None:
+def _process(layout: RegionLayout, place: int, devices: int, read_at: ReadAt) -> ProcessSlot | None:
     """One slot, read again while its owner writes it, three times at most: a dead writer never ends."""
     slot, data, settled = layout.slot, b"", False
     for _ in range(SEQLOCK_READS):

@@ -374,7 +374,7 @@ MAX_TRIED = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remedy:
+class FittingChange:
     """A change after which the pod fits; ``limits`` if it changes a container's limits."""
 
     what: str
@@ -382,7 +382,7 @@ class Remedy:
     limits: Mapping[str, str] | None = None
 
 
-def remedies(inquiry: Inquiry, unplaced: Unschedulable) -> tuple[Remedy, ...]:
+def remedies(inquiry: Inquiry, unplaced: Unschedulable) -> tuple[FittingChange, ...]:
     """All changes that work, the smallest first."""
     if not unplaced.steps:
         return ()
@@ -403,7 +403,7 @@ def fits(inquiry: Inquiry, node: NodeView) -> bool:
     return isinstance(inquiry.on(node), PodFit)
 
 
-def _less(inquiry: Inquiry, node: NodeView, step: Step, family: Family) -> Iterator[Remedy]:
+def _less(inquiry: Inquiry, node: NodeView, step: Step, family: Family) -> Iterator[FittingChange]:
     """Less of one resource, or devices in a number that goes together; else less memory and fewer cores together."""
     container = inquiry.pod.container(step.container.name)
     if container is None:
@@ -427,7 +427,7 @@ def _less(inquiry: Inquiry, node: NodeView, step: Step, family: Family) -> Itera
             yield remedy
 
 
-def _whole(inquiry: Inquiry, node: NodeView, step: Step, family: Family) -> Iterator[Remedy]:
+def _whole(inquiry: Inquiry, node: NodeView, step: Step, family: Family) -> Iterator[FittingChange]:
     """Whole devices, where a part is asked for."""
     container, names = inquiry.pod.container(step.container.name), family.resources
     parts = [name for name in (names.memory, names.memory_percent, names.cores) if name]
@@ -438,7 +438,7 @@ def _whole(inquiry: Inquiry, node: NodeView, step: Step, family: Family) -> Iter
     other = replace(container, limits=limits, requests={k: v for k, v in container.requests.items() if k not in asked})
     pod = replace(inquiry.pod, containers=tuple(other if one is container else one for one in inquiry.pod.containers))
     if fits(inquiry.asking(pod), node):
-        yield Remedy(what=f"if container {container.name} requests whole devices: without {' and '.join(asked)}")
+        yield FittingChange(what=f"if container {container.name} requests whole devices: without {' and '.join(asked)}")
 
 
 def _amounts(container: ContainerView, step: Step, family: Family) -> Mapping[str, list[int]]:
@@ -472,11 +472,11 @@ def _below(container: ContainerView, name: str, values: set[int]) -> list[int]:
 
 def _first(
     inquiry: Inquiry, node: NodeView, container: ContainerView, changes: Iterator[Mapping[str, int]]
-) -> Remedy | None:
+) -> FittingChange | None:
     for change in changes:
         limits = {name: str(value) for name, value in change.items() if name}
         if limits and fits(inquiry.asking(_changed(inquiry.pod, container, limits)), node):
-            return Remedy(what=_description(container, limits), container=container.name, limits=limits)
+            return FittingChange(what=_description(container, limits), container=container.name, limits=limits)
     return None
 
 
@@ -493,23 +493,23 @@ def _description(container: ContainerView, limits: Mapping[str, str]) -> str:
     return f"if container {container.name} requests {' and '.join(parts)}"
 
 
-def _without_annotation(inquiry: Inquiry, node: NodeView) -> Iterator[Remedy]:
+def _without_annotation(inquiry: Inquiry, node: NodeView) -> Iterator[FittingChange]:
     for key, text in inquiry.pod.annotations.items():
         rest = {other: value for other, value in inquiry.pod.annotations.items() if other != key}
         if fits(inquiry.asking(replace(inquiry.pod, annotations=rest)), node):
-            yield Remedy(what=f"without the pod's annotation {key}: {text}")
+            yield FittingChange(what=f"without the pod's annotation {key}: {text}")
 
 
-def _without_quota(inquiry: Inquiry, node: NodeView) -> Iterator[Remedy]:
+def _without_quota(inquiry: Inquiry, node: NodeView) -> Iterator[FittingChange]:
     if inquiry.hard and fits(replace(inquiry, hard={}), node):
-        yield Remedy(what=f"with a larger quota of namespace {inquiry.pod.namespace}")
+        yield FittingChange(what=f"with a larger quota of namespace {inquiry.pod.namespace}")
 
 
-def _without_pods(inquiry: Inquiry, node: NodeView, family: Family) -> Iterator[Remedy]:
+def _without_pods(inquiry: Inquiry, node: NodeView, family: Family) -> Iterator[FittingChange]:
     """One pod less; if that is not enough, all of them less."""
     holders = [pod.key for pod in inquiry.pods if pod.annotations.get(family.annotations.allocated)]
     single = [key for key in holders if fits(inquiry.without([key]), node)]
     for key in single:
-        yield Remedy(what=f"once pod {key} has ended")
+        yield FittingChange(what=f"once pod {key} has ended")
     if holders and not single and fits(inquiry.without(holders), node):
-        yield Remedy(what=f"once the other pods with {family.resources.count} on this node have ended")
+        yield FittingChange(what=f"once the other pods with {family.resources.count} on this node have ended")

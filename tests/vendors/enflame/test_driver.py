@@ -10,7 +10,7 @@ from hami_plugin.errors import DriverReason
 from tests.support.rigs import absent_and_back, kept_back_and_healed, lost_alone
 from tests.vendors.enflame.machines import machine
 from vendors.enflame.driver import Efsmi, EfsmiRow, instances, profiles, rows
-from vendors.enflame.partitions import Instance
+from vendors.enflame.partitions import DrsInstance
 
 PROFILE = "enflame-s60-8"
 
@@ -109,8 +109,8 @@ def test_profiles_and_partitions_are_known_by_their_names_among_other_lines() ->
     assert profiles(listing) == {"1g.8gb": "0", "6g.48gb": "3"}
     cut = "| 0 1g.8gb 4 abc-def |\n| 1 3g.24gb 5 DRS-abc-123 |\n"
     assert instances(cut) == {
-        0: (Instance(profile="1g.8gb", uuid="abc-def", number=4),),
-        1: (Instance(profile="3g.24gb", uuid="abc-123", number=5),),
+        0: (DrsInstance(profile="1g.8gb", uuid="abc-def", number=4),),
+        1: (DrsInstance(profile="3g.24gb", uuid="abc-123", number=5),),
     }
 
 

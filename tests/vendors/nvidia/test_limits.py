@@ -9,7 +9,7 @@ import pytest
 
 from hami_plugin.errors import HamiError
 from vendors.nvidia import region
-from vendors.nvidia.region import LAYOUTS, Allotted, Layout, Region, read, read_usage, write_limits
+from vendors.nvidia.region import LAYOUTS, Allotted, Region, RegionLayout, read, read_usage, write_limits
 
 REGIONS = Path(__file__).parents[2] / "vectors/regions"
 NAME = "one.cache"
@@ -21,7 +21,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def placed(folder: Path, layout: Layout, state: str = "several") -> Path:
+def placed(folder: Path, layout: RegionLayout, state: str = "several") -> Path:
     file = folder / NAME
     file.write_bytes(lzma.decompress((REGIONS / f"{layout.name}-{state}.bin.xz").read_bytes()))
     return file

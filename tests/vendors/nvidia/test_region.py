@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hami_plugin.model.usage import UsageState
 from tests.support import scale
-from vendors.nvidia.region import LAYOUTS, Allotted, Layout, ReadAt, Region, Unread, read, usage
+from vendors.nvidia.region import LAYOUTS, Allotted, ReadAt, Region, RegionLayout, Unread, read, usage
 
 REGIONS = Path(__file__).parents[2] / "vectors/regions"
 EXPECTED: Mapping[str, Any] = json.loads(lzma.decompress((REGIONS / "expected.json.xz").read_bytes()))
@@ -52,7 +52,7 @@ def allotted(vector: Mapping[str, Any]) -> list[Allotted]:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda one: one.name)
-def test_each_offset_is_the_one_that_the_librarys_compiler_gave(layout: Layout) -> None:
+def test_each_offset_is_the_one_that_the_librarys_compiler_gave(layout: RegionLayout) -> None:
     names = {one["layout"]: library for library, one in EXPECTED["libraries"].items()}
     library = names.get(layout.name, layout.name)
     found = EXPECTED["layouts"].get(layout.name) or EXPECTED["layouts"][library]

@@ -14,7 +14,7 @@ from hami_plugin.model.machine import Machine
 from hami_plugin.simulation import c_compiler
 from hami_plugin.simulation.c_compiler import BuildError, CSources
 from vendors.nvidia.simulation import faults, files, layout, records
-from vendors.nvidia.simulation.state import STATE, State, StateError, create, cut_instances, opened
+from vendors.nvidia.simulation.state import STATE, MachineState, StateError, create, cut_instances, opened
 
 __all__ = ["BuildError", "NvmlSimulator", "StateError", "build", "simulate"]
 
@@ -61,7 +61,7 @@ class NvmlSimulator:
             faults.apply_fault(state, fault, device, value)
             self._follow(state)
 
-    def _follow(self, state: State) -> None:
+    def _follow(self, state: MachineState) -> None:
         """Bring the files in line with what is plugged in and which driver is loaded."""
         for index, device in enumerate(state.devices):
             move = files.hide if device.unplugged else files.show

@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import Final
 
 from vendors.nvidia.simulation import layout, records
-from vendors.nvidia.simulation.layout import FAILURES, NONE, Device, Event, Failure, Process
-from vendors.nvidia.simulation.state import State, make_instance
+from vendors.nvidia.simulation.layout import FAILURES, NONE, SimDevice, SimEvent, SimFailure, SimProcess
+from vendors.nvidia.simulation.state import MachineState, make_instance
 
 
 def _device(text: str) -> tuple[str, ...]:
@@ -120,13 +120,13 @@ NOTHING: Final = (0, "", "0")
 class Case:
     """One injection: the devices it is meant for, which are all of them when none was named (``everywhere``)."""
 
-    state: State
+    state: MachineState
     targets: tuple[int, ...]
     everywhere: bool
     value: Value
 
     @property
-    def devices(self) -> list[Device]:
+    def devices(self) -> list[SimDevice]:
         return [self.state.devices[index] for index in self.targets]
 
 
@@ -205,7 +205,7 @@ def _symbol(name: str, form: str) -> str:
     return symbol
 
 
-def forget(state: State, devices: Collection[int]) -> None:
+def forget(state: MachineState, devices: Collection[int]) -> None:
     """Take back what these devices were told."""
     _store(state, [failure for failure in _failures(state) if failure.device not in devices])
 
@@ -215,18 +215,18 @@ def _fail(case: Case, symbols: list[str], code: int | None = None, *, delay_ms: 
     places = {NONE} if case.everywhere else set(case.targets)
     found = {(failure.symbol.decode(), failure.device): failure for failure in _failures(case.state)}
     for key in ((symbol, place) for symbol in symbols for place in sorted(places)):
-        failure = found.setdefault(key, Failure(symbol=key[0].encode(), device=key[1]))
+        failure = found.setdefault(key, SimFailure(symbol=key[0].encode(), device=key[1]))
         failure.code = failure.code if code is None else code
         failure.delay_ms = failure.delay_ms if delay_ms is None else delay_ms
     _store(case.state, [failure for failure in found.values() if failure.code or failure.delay_ms])
 
 
-def _failures(state: State) -> list[Failure]:
+def _failures(state: MachineState) -> list[SimFailure]:
     """Copies: the originals are overwritten while the list is stored."""
-    return [Failure.from_buffer_copy(failure) for failure in state.header.failures[: state.header.failure_count]]
+    return [SimFailure.from_buffer_copy(failure) for failure in state.header.failures[: state.header.failure_count]]
 
 
-def _store(state: State, failures: list[Failure]) -> None:
+def _store(state: MachineState, failures: list[SimFailure]) -> None:
     if len(failures) > FAILURES:
         raise ValueError(f"{len(failures)} failing calls are more than the {FAILURES} that fit; clear some first")
     for position, failure in enumerate(failures):
@@ -247,7 +247,7 @@ class SimulatedFault:
     apply: Callable[[Case], None]
 
 
-def apply_fault(state: State, fault: str, device: int | None, value: Value) -> None:
+def apply_fault(state: MachineState, fault: str, device: int | None, value: Value) -> None:
     """Cause ``fault``. ValueError names the faults, the devices or the values there are."""
     known = FAULTS.get(fault)
     if known is None:
@@ -269,10 +269,10 @@ def _lost(case: Case) -> None:
         device.lost = 1
 
 
-def _event(state: State, index: int, kind: int, data: int, instances: Sequence[int] = ()) -> None:
+def _event(state: MachineState, index: int, kind: int, data: int, instances: Sequence[int] = ()) -> None:
     gi, ci = (*instances, NONE, NONE)[:2]
     sequence = state.header.event_sequence + 1
-    state.header.events[sequence % layout.EVENTS] = Event(
+    state.header.events[sequence % layout.EVENTS] = SimEvent(
         sequence=sequence,
         type=kind,
         data=data,
@@ -323,7 +323,7 @@ def _back(case: Case) -> None:
         forget(case.state, case.targets)
 
 
-def _restore(device: Device) -> None:
+def _restore(device: SimDevice) -> None:
     """As after a reset: healthy, plugged in, and a pending MIG mode takes effect."""
     device.lost = device.quiet = device.unplugged = device.asymmetric = device.slow_ms = device.hang = 0
     device.recovery_action = device.rows_corrected = device.rows_uncorrected = device.rows_pending = 0
@@ -337,7 +337,7 @@ _HOPPER: Final = 9
 """NVML's number of the first architecture whose MIG mode does not outlive the driver."""
 
 
-def _clear(device: Device, *, reloaded: bool) -> None:
+def _clear(device: SimDevice, *, reloaded: bool) -> None:
     """What a reset leaves of MIG, or a driver that was loaded again: no instance, no process, and the mode perhaps."""
     for instance in (*device.gpu_instances, *device.compute_instances):
         instance.serial = 0
@@ -465,10 +465,10 @@ def _process(case: Case) -> None:
         raise ValueError(f"{case.value!r} does not read pid:MiB or pid:MiB:gi:ci")
     pid, mib, gi, ci = (*parts, layout.NONE, layout.NONE)[:4]
     for device in case.devices:
-        kept = [Process.from_buffer_copy(p) for p in device.processes[: device.process_count] if p.pid != pid]
+        kept = [SimProcess.from_buffer_copy(p) for p in device.processes[: device.process_count] if p.pid != pid]
         if mib:
             busy = device.gpu_percent
-            kept.append(Process(pid=pid, used=mib << 20, gpu_instance=gi, compute_instance=ci, sm_percent=busy))
+            kept.append(SimProcess(pid=pid, used=mib << 20, gpu_instance=gi, compute_instance=ci, sm_percent=busy))
         if len(kept) > layout.PROCESSES:
             raise ValueError(f"more than {layout.PROCESSES} processes do not fit on one device")
         for position, process in enumerate(kept):

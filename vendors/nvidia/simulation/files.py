@@ -14,7 +14,7 @@ from hami_plugin.errors import HamiError
 from hami_plugin.model.machine import Machine, MachineDevice
 from vendors.nvidia.host import read_capabilities
 from vendors.nvidia.simulation.records import Bus, Remote, cpus, nvlink_ports
-from vendors.nvidia.simulation.state import State, instance_numbers
+from vendors.nvidia.simulation.state import MachineState, instance_numbers
 
 _CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _CLASS_3D = "0x030200"
@@ -258,7 +258,7 @@ _NULL, _GPUS = 3, (5, 7, 8, 9)
 """Minor numbers of ``/dev/null``, and of ``zero``, ``full``, ``random`` and ``urandom``: harmless, and told apart."""
 
 
-def update_capabilities(directory: Path, state: State) -> None:
+def update_capabilities(directory: Path, state: MachineState) -> None:
     """Make the capabilities of the instances that there are, and remove the others, as the library does with each call.
 
     Nodes are made by a program of the driver; while that is not there to do it, none is.

@@ -43,7 +43,7 @@ def record(cls: S) -> S:
 
 
 @record
-class Event(ctypes.Structure):
+class SimEvent(ctypes.Structure):
     """One event. ``sequence`` grows by one for each event of the file's life; 0 marks a slot never used."""
 
     sequence: U64
@@ -56,7 +56,7 @@ class Event(ctypes.Structure):
 
 
 @record
-class Failure(ctypes.Structure):
+class SimFailure(ctypes.Structure):
     """``symbol`` takes ``delay_ms`` and answers ``code``, if it is not 0, for ``device`` (or ``NONE``: always)."""
 
     symbol: Text64
@@ -67,7 +67,7 @@ class Failure(ctypes.Structure):
 
 
 @record
-class Link(ctypes.Structure):
+class SimLink(ctypes.Structure):
     """One NVLink port. ``last`` marks the one that the ``asymmetric`` fault takes down."""
 
     active: U32
@@ -82,7 +82,7 @@ class Link(ctypes.Structure):
 
 
 @record
-class Profile(ctypes.Structure):
+class SimProfile(ctypes.Structure):
     """One row of a MIG table. ``number`` is NVML's enumeration, ``id`` what every later call takes."""
 
     number: U32
@@ -103,7 +103,7 @@ class Profile(ctypes.Structure):
 
 
 @record
-class GpuInstance(ctypes.Structure):
+class SimGpuInstance(ctypes.Structure):
     """A live GPU instance; ``serial`` 0 marks a free slot. ``profile`` indexes the device's profiles.
 
     ``held`` counts handles that somebody has open on it and that no list of processes shows.
@@ -118,7 +118,7 @@ class GpuInstance(ctypes.Structure):
 
 
 @record
-class ComputeInstance(ctypes.Structure):
+class SimComputeInstance(ctypes.Structure):
     """A live compute instance, which is a MIG device; ``slot`` is the MIG device's index. ``held`` as above."""
 
     serial: U32
@@ -133,7 +133,7 @@ class ComputeInstance(ctypes.Structure):
 
 
 @record
-class Process(ctypes.Structure):
+class SimProcess(ctypes.Structure):
     """A process on a device; ``kind`` 0 compute, 1 graphics, 2 MPS."""
 
     used: U64
@@ -146,7 +146,7 @@ class Process(ctypes.Structure):
 
 
 @record
-class Device(ctypes.Structure):
+class SimDevice(ctypes.Structure):
     """What never changes comes first; from ``mig_current`` on is what faults and calls change."""
 
     uuid: Text96
@@ -193,14 +193,14 @@ class Device(ctypes.Structure):
     mig_compute_slices: U32
     mig_max_devices: U32
     profile_count: U32
-    profiles: Annotated[Any, Profile * PROFILES]
-    links: Annotated[Any, Link * LINKS]
+    profiles: Annotated[Any, SimProfile * PROFILES]
+    links: Annotated[Any, SimLink * LINKS]
 
     mig_current: U32
     mig_pending: U32
     passed_through: U32
-    gpu_instances: Annotated[Any, GpuInstance * INSTANCES]
-    compute_instances: Annotated[Any, ComputeInstance * INSTANCES]
+    gpu_instances: Annotated[Any, SimGpuInstance * INSTANCES]
+    compute_instances: Annotated[Any, SimComputeInstance * INSTANCES]
     used: U64
     lost: U32
     quiet: U32
@@ -221,11 +221,11 @@ class Device(ctypes.Structure):
     energy_uj: U64
     energy_at_ms: U64
     process_count: U32
-    processes: Annotated[Any, Process * PROCESSES]
+    processes: Annotated[Any, SimProcess * PROCESSES]
 
 
 @record
-class Header(ctypes.Structure):
+class SimHeader(ctypes.Structure):
     """``epoch`` grows with each driver that goes away: sessions opened before it are dead.
 
     ``withheld`` are the rights that callers lack. After ``calls_left`` calls, ``failing`` ones answer ``fail_code``.
@@ -246,7 +246,7 @@ class Header(ctypes.Structure):
     event_sequence: U64
     driver_version: Text96
     nvml_version: Text96
-    events: Annotated[Any, Event * EVENTS]
+    events: Annotated[Any, SimEvent * EVENTS]
     withheld: U32
     nodes_withheld: U32
     parent_in_info: U32
@@ -256,10 +256,20 @@ class Header(ctypes.Structure):
     failure_count: U32
     spare: U32
     fatal: Text64
-    failures: Annotated[Any, Failure * FAILURES]
+    failures: Annotated[Any, SimFailure * FAILURES]
 
 
-RECORDS: Final = (Event, Failure, Link, Profile, GpuInstance, ComputeInstance, Process, Device, Header)
+RECORDS: Final = (
+    SimEvent,
+    SimFailure,
+    SimLink,
+    SimProfile,
+    SimGpuInstance,
+    SimComputeInstance,
+    SimProcess,
+    SimDevice,
+    SimHeader,
+)
 
 
 _LIMITS = {
@@ -312,7 +322,8 @@ def _declared(name: str, kind: Any) -> str:
 
 
 def _c_name(cls: type[ctypes.Structure]) -> str:
-    return "sim" + re.sub(r"([A-Z])", r"_\1", cls.__name__).lower()
+    """``sim_gpu_instance`` of ``SimGpuInstance``."""
+    return re.sub(r"\B([A-Z])", r"_\1", cls.__name__).lower()
 
 
 _BODY = "\n".join(_declarations())

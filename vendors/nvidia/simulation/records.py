@@ -16,7 +16,7 @@ from typing import Any, Final
 from hami_plugin.host.bounded_yaml import read_yaml
 from hami_plugin.model.machine import Machine, MachineDevice
 from vendors.nvidia.simulation import layout
-from vendors.nvidia.simulation.layout import LAYOUT, Device, Header, Link, Profile
+from vendors.nvidia.simulation.layout import LAYOUT, SimDevice, SimHeader, SimLink, SimProfile
 
 _SWITCH_PCI_IDS = {3: 0x1AF110DE, 4: 0x22A310DE}
 """By NVLink generation, where known; 0 otherwise."""
@@ -170,7 +170,7 @@ def brand(model: str) -> int:
 Table = Mapping[str, Any]
 """One card of ``mig.yaml``: its models, memory, slices, and its ``profiles`` as mappings by column."""
 
-_OF_A_RECORD: Final = frozenset(name for name, *_ in layout.Profile._fields_) - {"start_count", "starts", "name"}
+_OF_A_RECORD: Final = frozenset(name for name, *_ in layout.SimProfile._fields_) - {"start_count", "starts", "name"}
 
 
 @cache
@@ -185,14 +185,14 @@ def load_tables() -> Mapping[str, Table]:
     )
 
 
-def describe_profiles(record: Device, table: Table) -> None:
+def describe_profiles(record: SimDevice, table: Table) -> None:
     """Write into the record how its card may be cut."""
     record.mig_memory_slices = int(table["memory_slices"])
     record.mig_compute_slices = record.mig_max_devices = int(table["compute_slices"])
     rows = table["profiles"]
     record.profile_count = len(rows)
     for position, row in enumerate(rows):
-        record.profiles[position] = Profile(
+        record.profiles[position] = SimProfile(
             **{field: row[field] for field in _OF_A_RECORD},
             name=str(row["name"]).encode(),
             start_count=len(row["starts"]),
@@ -243,16 +243,16 @@ _ADDRESSING_ATS = 2
 _IDLE_CELSIUS = 31
 
 
-def header(machine: Machine) -> Header:
+def header(machine: Machine) -> SimHeader:
     """ValueError when the machine has more devices than the library can hold."""
     size = len(machine.devices)
     if size > layout.DEVICES:
         raise ValueError(f"{machine.name} has {size} devices; the simulated library holds {layout.DEVICES} at most")
-    return Header(
+    return SimHeader(
         magic=layout.MAGIC,
         layout=LAYOUT,
-        size=ctypes.sizeof(Header),
-        device_size=ctypes.sizeof(Device),
+        size=ctypes.sizeof(SimHeader),
+        device_size=ctypes.sizeof(SimDevice),
         device_count=size,
         cuda_version=CUDA_VERSION,
         driver_version=DRIVER_VERSION.encode(),
@@ -265,12 +265,12 @@ def nvml_version(driver: str) -> str:
     return f"{CUDA_VERSION // 1000}.{driver}"
 
 
-def sysfs_name(device: Device) -> str:
+def sysfs_name(device: SimDevice) -> str:
     """``0000:1b:00.0`` from NVML's ``00000000:1B:00.0``."""
     return Bus.parse(device.bus_id.decode()).sysfs
 
 
-def devices(machine: Machine) -> list[Device]:
+def devices(machine: Machine) -> list[SimDevice]:
     ports = nvlink_ports(machine)
     tables = load_tables() if any(device.extra.get("mig_table") for device in machine.devices) else {}
     return [_device_record(machine, position, ports[position], tables) for position in range(len(machine.devices))]
@@ -287,9 +287,9 @@ def cpus(machine: Machine, numa: int) -> set[int]:
     return found
 
 
-def _device_record(machine: Machine, position: int, ports: tuple[Port, ...], tables: Mapping[str, Table]) -> Device:
+def _device_record(machine: Machine, position: int, ports: tuple[Port, ...], tables: Mapping[str, Table]) -> SimDevice:
     source = machine.devices[position]
-    record = Device(
+    record = SimDevice(
         uuid=source.uuid.encode(),
         name=source.model.encode(),
         minor=source.minor,
@@ -314,7 +314,7 @@ def _device_record(machine: Machine, position: int, ports: tuple[Port, ...], tab
     return record
 
 
-def _address(record: Device, source: MachineDevice) -> None:
+def _address(record: SimDevice, source: MachineDevice) -> None:
     bus = Bus.parse(source.pci)
     record.bus_id = f"{bus.domain:08X}:{bus.tail}".encode()
     record.bus_id_legacy = f"{bus.domain:04X}:{bus.tail}".encode()
@@ -323,7 +323,7 @@ def _address(record: Device, source: MachineDevice) -> None:
     record.pci_subsystem_id = 0x13C010DE if record.pci_device_id else 0
 
 
-def _model(record: Device, source: MachineDevice) -> None:
+def _model(record: SimDevice, source: MachineDevice) -> None:
     facts = generation(source)
     capability = str(source.extra.get("cuda_cc", "0.0")).split(".")
     record.capability_major, record.capability_minor = int(capability[0]), int(capability[1])
@@ -343,7 +343,7 @@ def _model(record: Device, source: MachineDevice) -> None:
     record.bar1 = (1 << max(28, (record.memory - 1).bit_length())) if record.ecc else 256 << 20
 
 
-def _affinity(record: Device, machine: Machine, source: MachineDevice) -> None:
+def _affinity(record: SimDevice, machine: Machine, source: MachineDevice) -> None:
     for cpu in cpus(machine, source.numa):
         record.cpus[cpu // 64] |= 1 << cpu % 64
     for node in [source.numa] if source.numa >= 0 else machine.numa_nodes:
@@ -351,7 +351,7 @@ def _affinity(record: Device, machine: Machine, source: MachineDevice) -> None:
     record.memory_node = int(source.extra.get("gpu_numa_id", -1))
 
 
-def _fabric(record: Device, source: MachineDevice) -> None:
+def _fabric(record: SimDevice, source: MachineDevice) -> None:
     cluster = source.extra.get("fabric_cluster_uuid")
     if cluster is None:
         return
@@ -360,8 +360,8 @@ def _fabric(record: Device, source: MachineDevice) -> None:
     record.fabric_state = _FABRIC_COMPLETED
 
 
-def _link(port: Port) -> Link:
-    link = Link(
+def _link(port: Port) -> SimLink:
+    link = SimLink(
         active=1,
         last=port.last,
         remote_type=port.remote,

@@ -18,11 +18,11 @@ from typing import IO, Any, Final
 from hami_plugin.errors import HamiError
 from hami_plugin.model.machine import Machine
 from vendors.nvidia.simulation import layout, records
-from vendors.nvidia.simulation.layout import LAYOUT, Device, Header
+from vendors.nvidia.simulation.layout import LAYOUT, SimDevice, SimHeader
 
 STATE: Final = "state"
 LOCK_DEADLINE_S: Final = 10.0
-_FIXED = Device.mig_current.offset  # type: ignore[attr-defined]  # fields of a ctypes structure are descriptors
+_FIXED = SimDevice.mig_current.offset  # type: ignore[attr-defined]  # fields of a ctypes structure are descriptors
 
 
 class StateError(HamiError):
@@ -30,11 +30,11 @@ class StateError(HamiError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class MachineState:
     """The mapped file. Valid inside ``opened`` only; what is written here the library sees at once."""
 
-    header: Header
-    devices: Sequence[Device]
+    header: SimHeader
+    devices: Sequence[SimDevice]
 
 
 def create(machine: Machine, path: Path) -> None:
@@ -60,7 +60,7 @@ def create(machine: Machine, path: Path) -> None:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[State]:
+def opened(path: Path) -> Iterator[MachineState]:
     """Map the file for reading and writing, alone. StateError when it is missing or of another layout."""
     try:
         file = path.open("r+b")
@@ -76,17 +76,17 @@ def opened(path: Path) -> Iterator[State]:
             os.utime(file.fileno())  # who waits for events is told by the file, since a map tells nobody
 
 
-def _mapped(file: IO[Any], path: Path) -> State:
+def _mapped(file: IO[Any], path: Path) -> MachineState:
     size = os.fstat(file.fileno()).st_size
-    if size < ctypes.sizeof(Header):
+    if size < ctypes.sizeof(SimHeader):
         raise StateError(f"{path} is no state file", hint="name the folder of a running simulation")
     memory = mmap.mmap(file.fileno(), size)
-    header = Header.from_buffer(memory)
-    expected = (layout.MAGIC, LAYOUT, ctypes.sizeof(Header) + header.device_count * ctypes.sizeof(Device))
+    header = SimHeader.from_buffer(memory)
+    expected = (layout.MAGIC, LAYOUT, ctypes.sizeof(SimHeader) + header.device_count * ctypes.sizeof(SimDevice))
     if (header.magic, header.layout, size) != expected:
         raise StateError(f"{path} is of another layout", hint="create the simulation again with this release")
-    devices = (Device * header.device_count).from_buffer(memory, ctypes.sizeof(Header))
-    return State(header=header, devices=devices)  # type: ignore[arg-type]  # an array is a sequence but for its name
+    devices = (SimDevice * header.device_count).from_buffer(memory, ctypes.sizeof(SimHeader))
+    return MachineState(header=header, devices=devices)  # type: ignore[arg-type]  # an array is a sequence but for its name
 
 
 def _readable(path: Path) -> bool:
@@ -130,7 +130,7 @@ _COMPUTE_PROFILES = (1, 2, 3, 4, 7)
 """Slices by NVML's number of a compute instance's profile."""
 
 
-def cut_instances(machine: Machine, state: State) -> None:
+def cut_instances(machine: Machine, state: MachineState) -> None:
     """Make the instances once: what has become of them since stays. ValueError names one that has no place."""
     if state.header.serial:
         return
@@ -141,14 +141,14 @@ def cut_instances(machine: Machine, state: State) -> None:
             make_instance(state, device, slot, str(one["profile"]), int(one["start"]), name=str(slot))
 
 
-def instance_numbers(device: Device) -> Iterator[tuple[int, int | None]]:
+def instance_numbers(device: SimDevice) -> Iterator[tuple[int, int | None]]:
     """The number of each GPU instance that there is, and with it of each compute instance in it."""
     owners = {gi.serial: gi.id for gi in device.gpu_instances if gi.serial}
     yield from ((number, None) for number in owners.values())
     yield from ((owners[ci.owner], ci.id) for ci in device.compute_instances if ci.serial and ci.owner in owners)
 
 
-def make_instance(state: State, device: Device, slot: int, profile: str, start: int, *, name: str) -> None:
+def make_instance(state: MachineState, device: SimDevice, slot: int, profile: str, start: int, *, name: str) -> None:
     """Make one in a free slot; its UUID follows from ``name``. ValueError where the card has no such place."""
     names = [bytes(one.name).decode() for one in device.profiles[: device.profile_count]]
     if profile not in names or start not in list(device.profiles[names.index(profile)].starts):

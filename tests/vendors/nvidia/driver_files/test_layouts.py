@@ -3,12 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.support.pages import generated
-from vendors.nvidia.driver_files import HOOK_PLACES, LAYOUTS, Layout
+from vendors.nvidia.driver_files import HOOK_PLACES, LAYOUTS, HostLayout
 
 DOCUMENT = (Path(__file__).parents[4] / "docs/cdi-nvidia.md").read_text(encoding="utf-8")
 
 
-def cells(layout: Layout) -> tuple[str, ...]:
+def cells(layout: HostLayout) -> tuple[str, ...]:
     below = "" if layout.root == "/" else layout.root
     found = (
         *(" ".join(f"`{below}{folder}`" for folder in folders) for folders in (layout.libraries, layout.binaries)),
