@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Protocol, TypeVar
 
 from hami_plugin.aio import Watched
 from hami_plugin.allocation.allocator import Allocator, ResourcePlugin, question_of
@@ -25,6 +26,7 @@ from hami_plugin.config.vendors import ServedSettings
 from hami_plugin.daemon.dra import DraDriver, DraNode
 from hami_plugin.daemon.startup import ServedVendor
 from hami_plugin.errors import ConfigError, HamiError, WireError
+from hami_plugin.host.paths import HostFiles
 from hami_plugin.host.threads import BoundedCalls, once
 from hami_plugin.inventory.cdi_specs import PartitionSpecs, SpecFiles, SpecGate
 from hami_plugin.inventory.discovery import DiscoveryLoop, DiscoveryTiming
@@ -96,6 +98,34 @@ class ServedResource:
         """Why the kubelet does not have this resource as it is now; empty when it does."""
         state = self.endpoint.state.value
         return state.problem or ("" if state.ready else "the kubelet has not taken the first list yet")
+
+
+class Repairable(Protocol):
+    """A task of one family that says what is wrong with it."""
+
+    @property
+    def problem(self) -> str:
+        """Empty while nothing is wrong."""
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyTask:
+    """What runs beside a family's resources. ``name`` is the component's, ``step`` what its restarts are counted under.
+
+    With a ``snapshot`` it matters only while this node has devices of the family.
+    """
+
+    name: str
+    step: str
+    work: Repairable
+    snapshot: Watched[Snapshot] | None = None
+
+    @property
+    def matters(self) -> bool:
+        return self.snapshot is None or not _without_devices(self.snapshot.value)
 
 
 MAX_FURTHER = 64
@@ -224,18 +254,8 @@ class VendorTasks:
     def serve(self) -> Work:
         """The others, in the same way."""
         keep = self.supervisor.keep
-        for specs in self.specs:
-            name = f"cdi {specs.kind}"
-            yield name, keep(name, "cdi", specs.run)
-        for host in self.hosts:
-            name = f"host {host.resource}"
-            yield name, keep(name, "host problem", host.run)
-        for partitions in self.partitions:
-            name = f"partitions {partitions.resource}"
-            yield name, keep(name, "partitions", partitions.run)
-        for modes in self.modes:
-            name = f"modes {modes.resource}"
-            yield name, keep(name, "modes", modes.run)
+        for task in self._family_tasks():
+            yield task.name, keep(task.name, task.step, task.work.run)
         for resource in self.listed:
             name = f"kubelet {resource.plugin.resource}"
             yield name, keep(name, "kubelet", resource.serve)
@@ -244,6 +264,16 @@ class VendorTasks:
             yield name, keep(name, "families", self.further.run)
         if self.dra:
             yield f"dra {self.dra.driver}", keep(f"dra {self.dra.driver}", "dra", self.dra.run)
+
+    def _family_tasks(self) -> Iterator[FamilyTask]:
+        for specs in self.specs:
+            yield FamilyTask(name=f"cdi {specs.kind}", step="cdi", work=specs, snapshot=specs.snapshot)
+        for host in self.hosts:
+            yield FamilyTask(name=f"host {host.resource}", step="host problem", work=host, snapshot=host.snapshot)
+        for partitions in self.partitions:
+            yield FamilyTask(name=f"partitions {partitions.resource}", step="partitions", work=partitions)
+        for modes in self.modes:
+            yield FamilyTask(name=f"modes {modes.resource}", step="modes", work=modes)
 
     @property
     def driver_problem(self) -> str:
@@ -254,16 +284,9 @@ class VendorTasks:
     def problems(self) -> Iterator[tuple[str, str]]:
         """Each component with its problem, which is empty when the component is ready."""
         yield f"driver {self.discovery.vendor}", self.driver_problem
-        for specs in self.specs:
-            if not _without_devices(specs.snapshot.value):
-                yield f"cdi {specs.kind}", specs.problem
-        for host in self.hosts:
-            if not _without_devices(host.snapshot.value):
-                yield f"host {host.resource}", host.problem
-        for partitions in self.partitions:
-            yield f"partitions {partitions.resource}", partitions.problem
-        for modes in self.modes:
-            yield f"modes {modes.resource}", modes.problem
+        for task in self._family_tasks():
+            if task.matters:
+                yield task.name, task.work.problem
         for resource in self.resources:
             if not _without_devices(resource.snapshot.value):
                 yield f"kubelet {resource.plugin.resource}", resource.problem
@@ -444,12 +467,45 @@ def _isolated_modes(opening: Callable[[], ModeDriver]) -> ModeDriver:
     return IsolatedModeDriver(opening)
 
 
-def _isolated(opening: Callable[[], PartitionDriver]) -> PartitionDriver:
+def _isolated_partitions(opening: Callable[[], PartitionDriver]) -> PartitionDriver:
     from hami_plugin.vendor_boundary.isolated_driver import (  # noqa: PLC0415  # with multiprocessing; few vendors need it
         IsolatedPartitionDriver,
     )
 
     return IsolatedPartitionDriver(opening)
+
+
+D = TypeVar("D")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltVendor:
+    """A vendor while its ``tasks`` are made: ``guard`` and ``errors`` stand between its code and all else."""
+
+    served: ServedVendor
+    tasks: VendorTasks
+    guard: Guard
+    errors: VendorErrors
+
+    @property
+    def name(self) -> str:
+        return self.served.vendor.name
+
+    @property
+    def cut(self) -> bool:
+        """Whether there may be devices of further families."""
+        return self.served.vendor.further is not None
+
+    def changer(
+        self, opening: Callable[[HostFiles], D], isolate: Callable[[Callable[[], D]], D], host: HostFiles
+    ) -> Callable[[], D]:
+        """What opens a driver that changes cards: in a process of its own where the vendor's driver has one."""
+        opened = partial(opening, host)
+        return partial(isolate, opened) if self.served.isolated else opened
+
+    def journal(self, what: str, family: Family) -> str:
+        """The name of the file with what is changed at a family's cards."""
+        return re.sub(r"[^A-Za-z0-9.-]", "_", f"{what}-{self.name}-{family.device_type}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -476,58 +532,49 @@ class VendorBuilder:
         name = served.vendor.name
         errors = VendorErrors(name, self.metrics)
         calls = BoundedCalls(f"{name}-families", timeout=CALL_TIMEOUT_S)
-        inventory = self._inventory(name)
-        tasks = VendorTasks(
-            supervisor=VendorSupervisor(errors),
-            calls=calls,
-            inventory=inventory,
-            discovery=self._discovery(served, inventory),
-        )
+        inventory, supervisor = self._inventory(name), VendorSupervisor(errors)
+        discovery = self._discovery(served, inventory)
+        tasks = VendorTasks(supervisor=supervisor, calls=calls, inventory=inventory, discovery=discovery)
         try:
-            families = once(
-                f"families of {name}",
-                lambda: tuple(served.vendor.families(served.settings)),
-                timeout=FAMILIES_TIMEOUT_S,
-            )
-            guard = Guard(calls, errors)
-            own = served.settings if isinstance(served.settings, ServedSettings) else None
-            offering, taints = (own.front_end == "dra", own.fault_taints) if own else (False, "off")
-            sets = own is not None and own.linked_devices == "sets"
-            tasks.dra = DraDriver(
-                name, self.settings, self.node, self.dra, guard, offering=offering, taints=taints, sets=sets
-            )
-            for family in families:
-                self._add_family(
-                    tasks,
-                    family,
-                    guard,
-                    errors,
-                    alone=len(families) == 1,
-                    cut=served.vendor.further is not None,
-                    isolated=served.isolated,
-                )
-            if served.vendor.further and not offering:
-                listed = frozenset(family.device_type for family in families)
-                tasks.further = self._further(tasks, partial(served.vendor.further, served.settings), listed, guard)
+            self._add_families(BuiltVendor(served=served, tasks=tasks, guard=Guard(calls, errors), errors=errors))
         except HamiError:
             raise
         except Exception as error:  # noqa: BLE001  # the line between one vendor and all others
             why = errors.record("families", error).message
-            tasks.supervisor.note("families", f"{why}; nothing of it is served until the daemon is started anew")
-            return replace(
-                tasks,
-                specs=[],
-                sources=[],
-                announced=[],
-                dra=None,
-                listed=[],
-                further=None,
-                hosts=[],
-                partitions=[],
-                modes=[],
-                broken=True,
+            supervisor.note("families", f"{why}; nothing of it is served until the daemon is started anew")
+            return VendorTasks(
+                supervisor=supervisor, calls=calls, inventory=inventory, discovery=discovery, broken=True
             )
         return tasks
+
+    def _add_families(self, vendor: BuiltVendor) -> None:
+        """Everything of each family that the vendor lists, and what serves those that it does not."""
+        served, tasks = vendor.served, vendor.tasks
+        families = once(
+            f"families of {vendor.name}",
+            lambda: tuple(served.vendor.families(served.settings)),
+            timeout=FAMILIES_TIMEOUT_S,
+        )
+        tasks.dra = driver = self._dra(vendor)
+        for family in families:
+            self._add_family(vendor, family, driver, alone=len(families) == 1)
+        if served.vendor.further and not driver.offering:
+            listed = frozenset(family.device_type for family in families)
+            tasks.further = self._further(vendor, partial(served.vendor.further, served.settings), listed)
+
+    def _dra(self, vendor: BuiltVendor) -> DraDriver:
+        """The vendor's DRA driver, which offers devices only if its settings say so."""
+        own = vendor.served.settings if isinstance(vendor.served.settings, ServedSettings) else None
+        return DraDriver(
+            vendor.name,
+            self.settings,
+            self.node,
+            self.dra,
+            vendor.guard,
+            offering=own is not None and own.front_end == "dra",
+            taints=own.fault_taints if own else "off",
+            sets=own is not None and own.linked_devices == "sets",
+        )
 
     def _inventory(self, vendor: str) -> Inventory:
         health = self.settings.health
@@ -556,61 +603,62 @@ class VendorBuilder:
             loaded=partial(self.loaded, name) if self.loaded else None,
         )
 
-    def _add_family(
-        self,
-        tasks: VendorTasks,
-        family: Family,
-        guard: Guard,
-        errors: VendorErrors,
-        *,
-        alone: bool,
-        cut: bool,
-        isolated: bool,
-    ) -> None:
+    def _add_family(self, vendor: BuiltVendor, family: Family, driver: DraDriver, *, alone: bool) -> None:
         """The family's snapshot, and its readers: the node's annotations, the host check, and each resource.
 
-        The CDI gate and the host check ask the family on threads of their own, so for them it is not guarded. ``cut``:
-        its spec has the devices of further families too.
+        The CDI gate and the host check ask the family on threads of their own, so for them it is not guarded.
         """
-        vendor, specs = tasks.discovery.vendor, None
-        if family.node.delivery.cdi:
-            specs = SpecGate(
-                family.node.delivery.kind,
-                SpecFiles(family, self.settings.cdi_dirs, self.node.host),
-                events=self.node.events,
-                observe=lambda: self.metrics.snapshot(vendor, tasks.inventory.shown),
-            )
-            tasks.specs.append(specs)
-        if specs and cut:
-            tasks.inventory.view("", specs)
-            snapshot = specs.part(family.device_type)
-        else:
-            snapshot = tasks.inventory.view("" if alone and not cut else family.device_type, specs)
+        tasks = vendor.tasks
+        snapshot = self._snapshot(vendor, family, alone=alone)
         if family.node.needs_host:
             tasks.hosts.append(
-                HostCheck(family, snapshot=snapshot, host=self.node.host, events=self.node.events, errors=errors)
+                HostCheck(family, snapshot=snapshot, host=self.node.host, events=self.node.events, errors=vendor.errors)
             )
-        safe = guarded(family, guard)
-        partitions = self._partitions(safe, snapshot, vendor, errors, isolated=isolated)
+        safe = guarded(family, vendor.guard)
+        partitions = self._partitions(vendor, safe, snapshot)
         if partitions:
             tasks.partitions.append(partitions)
-        if tasks.dra and tasks.dra.offering:
+        if driver.offering:
             if partitions:
-                tasks.dra.cut[safe.device_type] = partitions
-            self._offer_by_claims(
-                tasks, tasks.dra, FamilySource(vendor=vendor, family=safe, snapshot=snapshot, errors=errors)
-            )
+                driver.cut[safe.device_type] = partitions
+            source = FamilySource(vendor=vendor.name, family=safe, snapshot=snapshot, errors=vendor.errors)
+            self._offer_by_claims(tasks, driver, source)
             return
-        if modes := self._modes(tasks.discovery, safe, snapshot, errors, isolated=isolated):
+        if modes := self._modes(vendor, safe, snapshot):
             tasks.modes.append(modes)
-        cuttable = partitions.cuttable if partitions else None
-        source = FamilySource(vendor=vendor, family=safe, snapshot=snapshot, cuttable=cuttable, errors=errors)
+        source = FamilySource(
+            vendor=vendor.name,
+            family=safe,
+            snapshot=snapshot,
+            cuttable=partitions.cuttable if partitions else None,
+            errors=vendor.errors,
+        )
         tasks.sources.append(source)
         tasks.announced.append(source)
-        free = tasks.dra.idle if tasks.dra else None
         for units in (None, *safe.resources.units):
-            resource = self._resource(safe, snapshot, units, guard, partitions)
-            tasks.listed.append(replace(resource, free=free))
+            resource = self._resource(safe, snapshot, units, vendor.guard, partitions)
+            tasks.listed.append(replace(resource, free=driver.idle))
+
+    def _snapshot(self, vendor: BuiltVendor, family: Family, *, alone: bool) -> Watched[Snapshot]:
+        """The family's devices, once their CDI spec is written where there is one.
+
+        The spec of a vendor whose cards are cut has the devices of further families too. ``alone``: there is no other
+        family, so all devices are its.
+        """
+        tasks, delivery = vendor.tasks, family.node.delivery
+        if not delivery.cdi:
+            return tasks.inventory.view("" if alone and not vendor.cut else family.device_type, None)
+        specs = SpecGate(
+            delivery.kind,
+            SpecFiles(family, self.settings.cdi_dirs, self.node.host),
+            events=self.node.events,
+            observe=lambda: self.metrics.snapshot(vendor.name, tasks.inventory.shown),
+        )
+        tasks.specs.append(specs)
+        if vendor.cut:
+            tasks.inventory.view("", specs)
+            return specs.part(family.device_type)
+        return tasks.inventory.view("" if alone else family.device_type, specs)
 
     def _offer_by_claims(self, tasks: VendorTasks, driver: DraDriver, source: FamilySource) -> None:
         """The family's devices, of which the kubelet counts none and the node's annotations have none."""
@@ -628,21 +676,17 @@ class VendorBuilder:
         tasks.sources.append(source)
         tasks.announced.append(replace(source, snapshot=Watched(Snapshot(ready=True)), rendered=Rendered()))
 
-    def _partitions(
-        self, family: Family, snapshot: Watched[Snapshot], vendor: str, errors: VendorErrors, *, isolated: bool
-    ) -> Partitions | None:
+    def _partitions(self, vendor: BuiltVendor, family: Family, snapshot: Watched[Snapshot]) -> Partitions | None:
         """The life of what the family's cards are cut into, if they are."""
         side, node = family.node.partitions, self.node
         if side is None or node.listed is None:
             return None
-        name = re.sub(r"[^A-Za-z0-9.-]", "_", f"partitions-{vendor}-{family.device_type}")
-        opening = partial(side.open, node.host)
-        driver = CheckedPartitionDriver(partial(_isolated, opening) if isolated else opening, errors)
+        driver = CheckedPartitionDriver(vendor.changer(side.open, _isolated_partitions, node.host), vendor.errors)
         return Partitions(
             family.resources.count,
             side,
             driver,
-            PartitionJournal(self.settings.state_dir / name, self.boot),
+            PartitionJournal(self.settings.state_dir / vendor.journal("partitions", family), self.boot),
             snapshot=snapshot,
             specs=PartitionSpecs(family, self.settings.cdi_dirs[-1], node.host) if family.node.delivery.cdi else None,
             peers=Peers(
@@ -657,30 +701,20 @@ class VendorBuilder:
             ended=driver.close,
         )
 
-    def _modes(
-        self,
-        discovery: DiscoveryLoop,
-        family: Family,
-        snapshot: Watched[Snapshot],
-        errors: VendorErrors,
-        *,
-        isolated: bool,
-    ) -> ModeKeeper | None:
+    def _modes(self, vendor: BuiltVendor, family: Family, snapshot: Watched[Snapshot]) -> ModeKeeper | None:
         """What switches the mode of the family's cards, if that is asked for."""
         side, node = family.node.modes, self.node
         if side is None:
             return None
-        name = re.sub(r"[^A-Za-z0-9.-]", "_", f"modes-{discovery.vendor}-{family.device_type}")
-        opening = partial(side.open, node.host)
-        driver = CheckedModeDriver(partial(_isolated_modes, opening) if isolated else opening, errors)
+        driver = CheckedModeDriver(vendor.changer(side.open, _isolated_modes, node.host), vendor.errors)
         return ModeKeeper(
             family.resources.count,
             side,
             driver,
-            ModeJournal(self.settings.state_dir / name, self.boot),
+            ModeJournal(self.settings.state_dir / vendor.journal("modes", family), self.boot),
             snapshot=snapshot,
             users=CardUsers(of=partial(_users, node, question_of(family)), current=node.current),
-            aside=discovery.aside,
+            aside=vendor.tasks.discovery.aside,
             events=node.events,
             ended=driver.close,
         )
@@ -712,18 +746,18 @@ class VendorBuilder:
         )
 
     def _further(
-        self, tasks: VendorTasks, family_of: Callable[[str], Family], listed: frozenset[str], guard: Guard
+        self, vendor: BuiltVendor, family_of: Callable[[str], Family], listed: frozenset[str]
     ) -> FurtherFamilies:
         """The families of what hardware is cut into. Of them the node's annotations say nothing."""
-        vendor, inventory = tasks.discovery.vendor, tasks.inventory
+        tasks, inventory = vendor.tasks, vendor.tasks.inventory
 
         def make(device_type: str) -> ServedResource:
-            family = guarded(family_of(device_type), guard)
+            family = guarded(family_of(device_type), vendor.guard)
             snapshot = tasks.specs[0].part(device_type) if tasks.specs else inventory.view(device_type)
-            source = FamilySource(vendor=vendor, family=family, snapshot=snapshot)
+            source = FamilySource(vendor=vendor.name, family=family, snapshot=snapshot)
             tasks.sources.append(source)
             tasks.announced.append(source)
-            plugin = LendingPlugin(family, self.node, snapshot=snapshot, guard=guard)
+            plugin = LendingPlugin(family, self.node, snapshot=snapshot, guard=vendor.guard)
             return ServedResource(snapshot=snapshot, plugin=plugin, endpoint=self._endpoint(plugin))
 
         return FurtherFamilies(
