@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum, auto
@@ -25,7 +25,6 @@ from prometheus_client.registry import Collector
 from hami_plugin.aio import cancelled, holds
 from hami_plugin.allocation.capacity import AS_HAMI, EXACTLY, AllocationRules, NodeState
 from hami_plugin.allocation.identity import HeldShare
-from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.allocation.recovery import KubeletAccount, Recovery
 from hami_plugin.allocation.resizing import Resizer, wish_of
@@ -38,15 +37,12 @@ from hami_plugin.daemon.front_ends import FrontEnds, decide, open_vendors
 from hami_plugin.daemon.reload import Reloader, Succession, Turn
 from hami_plugin.daemon.serving import VendorBuilder, build
 from hami_plugin.daemon.startup import ServedVendor, report_handover, report_unlimited, tidy_specs
+from hami_plugin.daemon.state import StateDirectory
 from hami_plugin.daemon.takeover import SERVE_S, NodeClaim, Peer
-from hami_plugin.dra.prepared import PreparedClaims
 from hami_plugin.dra.publisher import NodeSlices
 from hami_plugin.dra.slices import slice_view
 from hami_plugin.errors import HamiError
-from hami_plugin.host.files import remove_unfinished
 from hami_plugin.host.paths import HostFiles, HostPaths
-from hami_plugin.host.threads import WorkThread
-from hami_plugin.inventory.health_file import HealthMemory
 from hami_plugin.kubelet.endpoint import Endpoint, PluginDirectory
 from hami_plugin.kubelet.holders import CheckpointFile, PodResourcesClient
 from hami_plugin.kubelet.watch import DirectoryWatch
@@ -92,9 +88,6 @@ COUNTED = {"hami": AS_HAMI, "exact": EXACTLY, "off": None}
 STUCK_AFTER_S = 60.0
 LOAD_KEPT_S = 60.0
 """How long what a driver said of its devices' load is shown at least: a busy driver is late at times."""
-STATE_CHECK_S = 5.0
-FLUSH_S = 2.0
-"""How long the end waits for the disk to take the last entries."""
 DRAIN_S = 10.0
 """How long a successor may wait for the kubelet's calls that this process is answering."""
 SETTLE_S = 1.0
@@ -146,49 +139,42 @@ class Daemon:
         predecessor: Daemon | None = None,
         turn: Turn | None = None,
     ) -> None:
-        settings = process.configuration.settings
-        self._settings = settings
+        self._settings = settings = process.configuration.settings
+        self._cluster = cluster
         self._claim = claim
         self._turn: Turn = turn or claim
-        self._wanted = asyncio.Event()
-        self._gave: asyncio.Future[str] | None = None
         self._predecessor = predecessor
-        self._cluster = cluster
-        self._node = LiveNode()
-        self._pods = PodTable(self._pod_gone, first=self._first_pods)
-        self._journal = JournalWriter(Journal(settings.state_dir / "journal"))
-        self._ledger = Ledger(self._journal)
-        self._claims_journal = JournalWriter(Journal(settings.state_dir / "claims"))
-        self._claims, self._slices = PreparedClaims(self._claims_journal), NodeSlices()
-        self._memory = HealthMemory(settings.state_dir / "health.json", _boot_id(process.host.proc), reading_only=True)
-        self._state_thread, self._unclaimed = WorkThread("state directory"), ""
-        self._events = EventRecorder(cluster, settings.node_name)
-        self.fault_log = FaultLog(self._everything_held, self._pods.get, self._events)
-        self._settlement = Settlement(cluster, pods=self._pods, ledger=self._ledger, node=self._node)
-        self._holdings = PodResourcesClient(settings.pod_resources_socket)
-        self.account = KubeletAccount(self._holdings, self._ledger, lending=lambda: self._serving.lending)
-        self._checkpoint = CheckpointFile(settings.kubelet_dir)
-        self.loads = Loads(kept=max(LOAD_KEPT_S, 3 * settings.usage_seconds))
-        self._directory = PluginDirectory(started=self._pods.by_creation)
         self._front_ends = process.front_ends
         self._vendors = process.vendors(process.front_ends.settled(process.configuration))
-        self.cost = CostMeter(
-            Holdings(occupied=self._occupied, version=self._held_version, pod=self._pods.get), settings.cost_labels
+
+        self._boot = _boot_id(process.host.proc)
+        self._state = StateDirectory(settings.state_dir, self._boot, claim.lock.renew)
+        self._ledger, self._claims = self._state.ledger, self._state.claims
+        self._node, self._slices = LiveNode(), NodeSlices()
+        self._pods = PodTable(self._pod_gone, first=self._first_pods)
+        self._directory = PluginDirectory(started=self._pods.by_creation)
+        self._checkpoint = CheckpointFile(settings.kubelet_dir)
+        self._holdings = PodResourcesClient(settings.pod_resources_socket)
+        self._events = EventRecorder(cluster, settings.node_name)
+        self._settlement = Settlement(cluster, pods=self._pods, ledger=self._ledger, node=self._node)
+        self._recovery = Recovery(
+            ledger=self._ledger, pods=self._pods, settlement=self._settlement, checkpoint=self._checkpoint
         )
+
+        self.account = KubeletAccount(self._holdings, self._ledger, lending=lambda: self._serving.lending)
+        self.fault_log = FaultLog(self._everything_held, self._pods.get, self._events)
+        self.loads = Loads(kept=max(LOAD_KEPT_S, 3 * settings.usage_seconds))
+        held = Holdings(occupied=self._occupied, version=self._held_version, pod=self._pods.get)
+        self.cost = CostMeter(held, settings.cost_labels)
+
         builder = self._builder(process.host, metrics)
         self._serving = build(self._vendors, builder)
-        self._usage = UsageReader(
-            self._serving.sources if settings.usage_seconds else [],
-            Pods(held=lambda: (*self._ledger.held.values(), *self._claims.held()), known=self._known_pods),
-            host=HostFiles(paths=process.host),
-            interval=settings.usage_seconds,
-        )
-        self._usage.further = lambda known: by_device(self._occupied(), self.loads, known)
+        self._usage = self._usage_reader(process.host)
         self._priorities = self._usage.after = Priorities(
             self._pods.get,
             self._usage.pace,
             settings.state_dir / "held-back",
-            on_disk=lambda call: self._state_thread.call(call, STATE_CHECK_S),
+            on_disk=self._state.call,
             wanted=settings.priority_loop,
         )
         self._resizer = Resizer(builder.node, self._serving.sources, cluster, self._usage.limit)
@@ -197,16 +183,7 @@ class Daemon:
         self._reaper = LockReaper(
             cluster, pods=self._pods, node=self._node, ledger=self._ledger, questions=self._settlement.questions
         )
-        self._registration = Registration(
-            cluster,
-            self._serving.announced,
-            node=self._node,
-            events=self._events,
-            style=Style(legacy=settings.register_format == "legacy", scores=settings.topology_scores),
-            now=lambda: datetime.now(tz=UTC).astimezone(),
-            labelled=(lambda: self._serving.sources) if settings.node_labels else None,
-            taken=lambda: {grant.uuid for held in self._ledger.held.values() for grant in held.grants},
-        )
+        self._registration = self._node_registration()
         self._conditions = NodeConditions(cluster, self._node, self._kinds, wanted=settings.node_condition)
         self._remediation = Remediation(
             cluster,
@@ -216,13 +193,38 @@ class Daemon:
             sources=lambda: self._serving.sources,
             held=self._everything_held,
         )
-        self._recovery = Recovery(
-            ledger=self._ledger, pods=self._pods, settlement=self._settlement, checkpoint=self._checkpoint
-        )
+
         self._claimed = False
+        self._wanted = asyncio.Event()
+        self._gave: asyncio.Future[str] | None = None
         self._awaited: AbstractSet[str] = frozenset()
         self._relieved = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
+
+    def _usage_reader(self, host: HostPaths) -> UsageReader:
+        """What containers use of their shares, if it is to be read."""
+        reader = UsageReader(
+            self._serving.sources if self._settings.usage_seconds else [],
+            Pods(held=lambda: (*self._ledger.held.values(), *self._claims.held()), known=self._known_pods),
+            host=HostFiles(paths=host),
+            interval=self._settings.usage_seconds,
+        )
+        reader.further = lambda known: by_device(self._occupied(), self.loads, known)
+        return reader
+
+    def _node_registration(self) -> Registration:
+        """What the node's annotations say of its devices."""
+        settings = self._settings
+        return Registration(
+            self._cluster,
+            self._serving.announced,
+            node=self._node,
+            events=self._events,
+            style=Style(legacy=settings.register_format == "legacy", scores=settings.topology_scores),
+            now=lambda: datetime.now(tz=UTC).astimezone(),
+            labelled=(lambda: self._serving.sources) if settings.node_labels else None,
+            taken=lambda: {grant.uuid for held in self._ledger.held.values() for grant in held.grants},
+        )
 
     def _builder(self, host: HostPaths, metrics: Metrics) -> VendorBuilder:
         """What the vendors share: the node's pods, what is held there, and where that is written."""
@@ -249,8 +251,8 @@ class Daemon:
         return VendorBuilder(
             settings=settings,
             node=node,
-            boot=_boot_id(host.proc),
-            memory=self._memory,
+            boot=self._boot,
+            memory=self._state.memory,
             watch=DirectoryWatch(settings.kubelet_dir),
             directory=self._directory,
             metrics=metrics,
@@ -263,7 +265,7 @@ class Daemon:
                 cluster=self._cluster,
                 live=self._node,
                 generation=lambda: self._claim.lock.generation,
-                boot=_boot_id(host.proc),
+                boot=self._boot,
             ),
         )
 
@@ -287,10 +289,9 @@ class Daemon:
                 raise error from errors
             raise
         if successor is not End.STOPPED:
-            await self._claims.written()
-            await self._ledger.written()  # otherwise this process ends, and the next one reads what the disk has
+            await self._state.written()  # otherwise this process ends, and the next one reads what the disk has
             self._closing = asyncio.create_task(self._serving.release(self._settlement.close), name="drivers' end")
-        await self._leave_state()
+        await self._state.close()
         if successor is End.REPLACED:
             self._answer("")
         return successor
@@ -357,9 +358,7 @@ class Daemon:
         elif self._predecessor or self._claim.predecessor:
             self._directory.succeeding_until = time.monotonic() + 2 * SERVE_S
             self._awaited = (self._predecessor or self).working
-        remove_unfinished(self._settings.state_dir)
-        self._memory.own()
-        shares, claims = self._ledger.load(), self._claims.load()
+        shares, claims = self._state.load()
         log.info("journal read", shares=shares, claims=claims, generation=self._directory.generation)
         await self._recovery.ask()
         report_handover(self._vendors, self._events)
@@ -405,8 +404,7 @@ class Daemon:
         else:
             await holds(lambda: self._settlement.idle, within=SETTLE_S)  # the successor records what is left
             try:
-                await self._ledger.written()
-                await self._claims.written()
+                await self._state.written()
             except OSError as error:
                 why = f"the journal cannot be written: {error}"
             else:
@@ -484,11 +482,10 @@ class Daemon:
         """Each component's problem; empty when it is ready."""
         if not self._claimed:
             return self._standing_by()
-        state = self._unclaimed or self._ledger.problem or self._claims.problem or self._memory.problem
         answer = {
             "api server": self._cluster.reachable.value,
             "node annotations": self._registration.problem,
-            "state": state,
+            "state": self._state.problem,
             "holdings": self._recovery.problem,
         }
         return answer | dict(self._serving.problems())
@@ -645,7 +642,7 @@ class Daemon:
             "node conditions": self._conditions.run(),
             **({"remediation": self._remediation.run()} if self._settings.remediation != "off" else {}),
             **({"resizes": self._resizer.run()} if self._settings.resize_by_annotation else {}),
-            "state": self._keep_state(),
+            "state": self._state.run(),
             **self._following_slices(),
             **({"front ends": self._front_ends.follow(self._node.view)} if self._front_ends.chosen else {}),
             **dict(self._serving.serve()),
@@ -656,33 +653,6 @@ class Daemon:
         """The watch of ResourceSlices, which clusters before Kubernetes 1.34 do not have, if we publish any."""
         offering = any(driver.offering for driver in self._serving.drivers)
         return {"slices": self._cluster.follow_slices(self._slices.feed, slice_view)} if offering else {}
-
-    async def _keep_state(self) -> None:
-        """Keep the daemon's own files where its next start reads them, whoever takes them away."""
-        while True:
-            await asyncio.sleep(STATE_CHECK_S)
-            before, renewals = self._ledger.problem, self._journal.renewals
-            self._ledger.check()
-            self._claims.check()
-            self._memory.check()
-            try:
-                mine = await self._state_thread.call(self._claim.lock.renew, STATE_CHECK_S)
-            except OSError as error:
-                unclaimed = f"the state directory {self._settings.state_dir} cannot be used: {error}"
-            else:
-                unclaimed = "" if mine else "the state directory was replaced, and another daemon has claimed it"
-            if unclaimed != self._unclaimed or before != self._ledger.problem:
-                log.warning("state", problem=unclaimed or self._ledger.problem or "none any more")
-            self._unclaimed = unclaimed
-            if self._journal.renewals != renewals:
-                log.warning("journal was gone or changed, and is written anew", shares=len(self._ledger.held))
-
-    async def _leave_state(self) -> None:
-        """Give the disk a moment to take the last entries."""
-        with suppress(OSError):
-            self._state_thread.start(lambda: self._journal.close(FLUSH_S))
-            self._state_thread.start(lambda: self._claims_journal.close(FLUSH_S))
-            await self._state_thread.call(lambda: self._memory.close(FLUSH_S), FLUSH_S, last=True)
 
     def _first_pods(self) -> None:
         """The first list of pods has arrived: what they hold counts before any pod is matched."""

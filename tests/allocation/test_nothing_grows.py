@@ -83,10 +83,10 @@ async def test_nothing_grows_with_the_number_of_pods_that_ever_were(monkeypatch)
         stage.daemon._events.MAX_REPORTED = 64  # full long before the few have passed
         lives = Lives(stage.daemon, stage.api)
         await lives.pass_by(FEW)
-        stage.daemon._journal.flush(60.0)  # while the journal is rewritten, it keeps what is appended meanwhile
+        stage.daemon._state.journal.flush(60.0)  # while the journal is rewritten, it keeps what is appended meanwhile
         before = sizes(stage.daemon, foreign)
         await lives.pass_by(MANY)
-        stage.daemon._journal.flush(60.0)
+        stage.daemon._state.journal.flush(60.0)
         after = sizes(stage.daemon, foreign)
 
         grown = {place: (before[place], size) for place, size in after.items() if size > before[place] + SLACK}

@@ -21,6 +21,7 @@ from hami_plugin.allocation.settlement import Settlement
 from hami_plugin.cluster.client import ApiServer
 from hami_plugin.daemon.app import Daemon
 from hami_plugin.daemon.serving import Serving
+from hami_plugin.daemon.state import StateDirectory
 from hami_plugin.daemon.takeover import NodeClaim, Peer
 from hami_plugin.host.files import StateLock
 from hami_plugin.kubelet import endpoint
@@ -129,7 +130,7 @@ AS_SUCCESSOR = {
 AS_INCUMBENT = {
     "passes calls on": lambda: after(Serving, "leave"),
     "has ended its calls": lambda: after_awaited(Daemon, "_drained"),
-    "writes no more": lambda: after_awaited(Daemon, "_leave_state"),
+    "writes no more": lambda: after_awaited(StateDirectory, "close"),
     "has released the lock": lambda: after(StateLock, "release"),
     "has said so": lambda: after_saying("refused"),
     "is relieved": lambda: after_awaited(Daemon, "end"),
