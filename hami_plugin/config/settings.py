@@ -135,6 +135,12 @@ class SchedulerSettings(Section):
         description="Who may see the cluster's status page at `/` of httpPort: nobody, the pod itself (`kubectl "
         "port-forward`), or whoever reaches the port. It names nodes and pods, and has no secrets.",
     )
+    hami_metrics: bool = Field(
+        False,
+        alias="hamiMetrics",
+        description="Also export devices, what pods have of them, and quotas under the names of HAMi's scheduler "
+        "(2.10), for its dashboards. The daemons' key has the names of HAMi's monitor.",
+    )
     filter_mebibytes: int = Field(
         128,
         ge=1,

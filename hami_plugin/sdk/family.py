@@ -22,7 +22,7 @@ from hami_plugin.protocol.decisions import encode_devices, one_id
 from hami_plugin.protocol.keys import NODE_LOCK
 from hami_plugin.protocol.register import DeviceInfo, decode_json
 from hami_plugin.scheduler.engine import devices
-from hami_plugin.scheduler.engine.devices import Given
+from hami_plugin.scheduler.engine.devices import Given, Instance
 from hami_plugin.scheduler.engine.policy import CHARGED, Policy, by_group, first, standard, when
 from hami_plugin.scheduler.engine.registered import NodeDevices, annotated, none_known
 from hami_plugin.scheduler.engine.requests import Admit, amount, counted, if_limited, not_asked
@@ -59,7 +59,8 @@ class Resources:
 
     ``memory_factor`` is the MiB per unit of the memory resource. ``memory_in_percent``: each device has 100 units of
     memory. ``cores_are_bits``: a device's cores are a bit mask. ``cores_are_counted``: cores are requested by number,
-    which the kubelet counts, and not in percent.
+    which the kubelet counts, and not in percent. ``cores_are_units``: pods ask for a percentage, of a device's own
+    compute units.
     """
 
     count: str
@@ -74,6 +75,7 @@ class Resources:
     memory_in_percent: bool = False
     cores_are_bits: bool = False
     cores_are_counted: bool = False
+    cores_are_units: bool = False
 
     @property
     def names(self) -> Mapping[str, str]:
@@ -254,13 +256,18 @@ class Leftovers:
     suffix: str = ""
 
 
+def no_instances(_pod: PodView) -> tuple[Instance, ...]:
+    """Cards are not cut."""
+    return ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingRules:
     """How a scheduler places a family's devices on nodes.
 
     ``policy`` chooses a container's devices, ``admit`` is what admission changes, ``node_devices`` lists a node's
     devices, ``patch`` writes a decision, and ``lock`` is the lock held meanwhile. ``cordon`` is the node's annotation
-    of UUIDs that schedulers leave out.
+    of UUIDs that schedulers leave out. ``instances`` are the parts of cards that a pod's annotations say it has.
     """
 
     policy: Policy | None = None
@@ -269,6 +276,7 @@ class SchedulingRules:
     patch: Patch = both_keys
     lock: LockRule | None = SHARED_LOCK
     cordon: str = ""
+    instances: Callable[[PodView], Sequence[Instance]] = no_instances
 
     @classmethod
     def registered(

@@ -40,6 +40,8 @@ FORGET_HEADER, RESIZE_HEADER = "Hami-Plugin-Forget", "Hami-Plugin-Resize"
 """Of a request that changes something: no page in a browser can send it to another site unasked."""
 MAX_WISH_BYTES = 4096
 _CLAIM_UID = re.compile(r"[0-9a-zA-Z][-0-9a-zA-Z]{0,62}")
+_END = b"# EOF\n"
+"""Of metrics in OpenMetrics' format."""
 NODE_PURPOSE = "whether the devices are offered to the kubelet"
 _STOP_S = 2.0
 _SHUTDOWN_TIMEOUT_S = _STOP_S / 4
@@ -50,13 +52,19 @@ async def nothing() -> None:
     """Nothing to refresh before a scrape."""
 
 
+async def no_metrics() -> bytes:
+    """None beside those of the registry."""
+    return b""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probes:
     """The pages about a process. They show what the callables return at the time of the request.
 
     ``alive`` lists problems that only a restart solves; a broken device or an absent kubelet is none of them.
     ``ready`` maps each component to its problem, empty if there is none; ``purpose`` says what readiness means.
-    ``refresh`` is awaited before each scrape. ``details`` are shown beside readiness, and do not decide it.
+    ``refresh`` is awaited before each scrape. ``more_metrics`` are lines that both formats may have, of
+    metrics that are too many for a registry. ``details`` are shown beside readiness, and do not decide it.
     """
 
     registry: CollectorRegistry
@@ -64,6 +72,7 @@ class Probes:
     ready: Callable[[], Mapping[str, str]]
     configuration: Callable[[], Mapping[str, object]]
     refresh: Callable[[], Awaitable[None]] = nothing
+    more_metrics: Callable[[], Awaitable[bytes]] = no_metrics
     purpose: str = NODE_PURPOSE
     usage: Callable[[], Mapping[str, object]] | None = None
     partitions: Callable[[], Mapping[str, object]] | None = None
@@ -125,7 +134,11 @@ class Probes:
         except (TypeError, ValueError):  # the library trips over versions that are no numbers
             encode, kind = choose_encoder("")
         await self.refresh()
-        return web.Response(body=encode(self.registry), headers={"Content-Type": kind})
+        body = encode(self.registry)
+        if more := await self.more_metrics():
+            end = _END if body.endswith(_END) else b""
+            body = body.removesuffix(_END) + more + end
+        return web.Response(body=body, headers={"Content-Type": kind})
 
     async def _config(self, request: web.Request) -> web.Response:
         if not _from_loopback(request):
@@ -198,6 +211,7 @@ class TelemetryServer:
         ready: Callable[[], Mapping[str, str]],
         configuration: Callable[[], Mapping[str, object]],
         refresh: Callable[[], Awaitable[None]] = nothing,
+        more_metrics: Callable[[], Awaitable[bytes]] = no_metrics,
         purpose: str = NODE_PURPOSE,
         usage: Callable[[], Mapping[str, object]] | None = None,
         partitions: Callable[[], Mapping[str, object]] | None = None,
@@ -218,6 +232,7 @@ class TelemetryServer:
             ready=ready,
             configuration=configuration,
             refresh=refresh,
+            more_metrics=more_metrics,
             purpose=purpose,
             usage=usage,
             partitions=partitions,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import lzma
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 import yaml
 
 from hami_plugin.demo.node import reserved_port
+from hami_plugin.model.delivery import Answer
 from hami_plugin.protocol import keys
 from tests.e2e.manifests import asking, manifest
 from tests.runtimes import prometheus
@@ -263,6 +265,70 @@ async def test_every_panel_has_data_from_a_running_daemon_and_scheduler(programs
     assert len(wanted) > 40
     assert empty == QUIET
     assert broken == []
+    shutil.rmtree(tmp_path / "data")
+
+
+OF_NODE, OF_NAMESPACE = '{node=~".*"}', '{namespace=~".*"}'
+LIMIT, ALLOCATED = f"hami_gpu_memory_limit_bytes{OF_NODE}", f"hami_gpu_memory_allocated_bytes{OF_NODE}"
+USED, ALLOWED = f"hami_vgpu_memory_used_bytes{OF_NAMESPACE}", f"hami_vgpu_memory_limit_bytes{OF_NAMESPACE}"
+HAMIS = {
+    "Physical GPUs": f"count({LIMIT})",
+    "Total GPU memory": f"sum({LIMIT})",
+    "Allocated GPU memory": f"sum({ALLOCATED})",
+    "GPU memory allocated %": f"100 * sum({ALLOCATED}) / sum({LIMIT})",
+    "Shared containers": f"sum(hami_gpu_shared_count{OF_NODE})",
+    "Host GPU memory used": f"hami_host_gpu_memory_used_bytes and on (device_uuid) {LIMIT}",
+    "Host GPU utilization": f"hami_host_gpu_utilization_ratio and on (device_uuid) {LIMIT}",
+    "GPU memory: allocated vs limit A": f"sum by (node) ({ALLOCATED})",
+    "GPU memory: allocated vs limit B": f"sum by (node) ({LIMIT})",
+    "Node GPU memory allocated ratio": f"hami_node_gpu_memory_allocated_ratio{OF_NODE}",
+    "GPU core allocated ratio": f"hami_gpu_core_allocated_ratio{OF_NODE}",
+    "GPU shared count per device": f"hami_gpu_shared_count{OF_NODE}",
+    "vGPU memory: used vs limit A": USED,
+    "vGPU memory: used vs limit B": ALLOWED,
+    "Container device utilization": f"hami_container_device_utilization_ratio{OF_NAMESPACE}",
+    "vGPU memory used % of limit": f"100 * {USED} / {ALLOWED}",
+    "Top 10 containers by vGPU memory": f"topk(10, {USED})",
+}
+"""What the panels of HAMi's own dashboard (uid hami-vgpu-metrics, 2.10) ask, with all nodes and namespaces chosen."""
+REGION = Path(__file__).parents[1] / "vectors/regions/v1.2-two-cards.bin.xz"
+GIB, CONTEXT = 1 << 30, 445_644_800
+
+
+def uses(answer: Answer) -> None:
+    """The container's processes have memory of two cards, as a real library wrote it down."""
+    inside = Path(answer.edits.env["CUDA_DEVICE_MEMORY_SHARED_CACHE"])
+    folder = next(one.host_path for one in answer.edits.mounts if one.container_path == str(inside.parent))
+    (Path(folder) / inside.name).write_bytes(lzma.decompress(REGION.read_bytes()))
+
+
+async def test_every_panel_of_hamis_own_dashboard_has_data_and_says_what_is_true(programs, tmp_path):
+    async with live("dgx-h100", scheduler={"hamiMetrics": True}, hamiMetrics=True, usageSeconds=0.1) as node:
+        with reserved_port() as port:
+            pass
+        daemon = int(node.stage.options["--http"].rpartition(":")[2])
+        targets = [
+            Target(job="hami-plugin", node=node.stage.node, port=daemon),
+            Target(job="hami-plugin-scheduler", node="elsewhere", port=node.scheduler.plain),
+        ]
+        with prometheus.serving(programs, tmp_path, port, RULES, targets) as server:
+            await node.run(pod_of(node, "busy", memory=4096, count=2))
+            uses(node.answers["busy"])
+            await until(server, "hami_vgpu_memory_used_bytes > 0", 2)
+            await until(server, "hami_gpu_shared_count == 1", 2)
+            empty = await drawn(server, HAMIS)
+            told = {name: [float(one["value"][1]) for one in server.query(query)] for name, query in HAMIS.items()}
+            nodes = {one["metric"]["node"] for one in server.query(f"sum by (node) ({LIMIT})")}
+
+    assert empty == set()
+    assert told["Physical GPUs"] == [8]
+    assert told["Allocated GPU memory"] == [2 * 4096 * 1024**2]
+    assert told["Shared containers"] == [2]
+    assert sum(told["GPU core allocated ratio"]) == 20
+    assert (len(told["Host GPU memory used"]), len(told["Host GPU utilization"])) == (8, 8)
+    assert sorted(told["vGPU memory: used vs limit A"]) == [GIB + CONTEXT, 2 * GIB + CONTEXT]
+    assert told["Top 10 containers by vGPU memory"] == [2 * GIB + CONTEXT, GIB + CONTEXT]
+    assert nodes == {node.stage.node}
     shutil.rmtree(tmp_path / "data")
 
 

@@ -182,11 +182,12 @@ async def live(
     *,
     node: str = NODE,
     prepare: Callable[[SimulatedNode], None] = lambda _stage: None,
+    scheduler: Mapping[str, Any] | None = None,
     **configuration: Any,
 ) -> AsyncIterator[Live]:
     """A node that serves the machine of a profile, and our scheduler beside it: the kubelet counts, both are ready.
 
-    ``prepare`` is done to the machine before the daemon starts.
+    ``prepare`` is done to the machine before the daemon starts. ``scheduler`` are settings of the scheduler's section.
     """
     async with AsyncExitStack() as stack:
         stage = await stack.enter_async_context(
@@ -194,13 +195,13 @@ async def live(
         )
         prepare(stage)
         await stage.start_daemon()
-        scheduler = await stack.enter_async_context(started(stage.api, scheduling_folder(stage)))
-        one = Live(stage=stage, scheduler=scheduler, stack=stack)
+        process = await stack.enter_async_context(started(stage.api, scheduling_folder(stage), **(scheduler or {})))
+        one = Live(stage=stage, scheduler=process, stack=stack)
         async with asyncio.timeout(60):
             while not (await is_ready(stage) and all_offered(stage)):  # noqa: ASYNC110  # it is another process
                 await asyncio.sleep(0.05)
         one.count()  # after the annotations: a scheduler that has seen this has seen those
-        await scheduler.ready()
+        await process.ready()
         yield one
 
 

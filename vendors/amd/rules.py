@@ -39,7 +39,7 @@ def families(settings: AmdSettings) -> tuple[Family, ...]:
         charge=in_compute_units,
         checks=(free_memory, free_cores),
     )
-    resources = Resources(count=settings.count, memory=settings.memory, cores=settings.cores)
+    resources = Resources(count=settings.count, memory=settings.memory, cores=settings.cores, cores_are_units=True)
     rules = SchedulingRules.registered(resources, KEYS, policy, decode=decode_json, admit=admission(settings))
     return (Family(device_type=DEVICE_TYPE, annotations=KEYS, resources=resources, rules=rules),)
 

@@ -30,6 +30,7 @@ from hami_plugin.scheduler.engine.devices import (
     Context,
     DeviceState,
     Given,
+    Instance,
     Slice,
     asked,
     booked,
@@ -305,6 +306,21 @@ def _recorded(pod: PodView) -> tuple[MigAllocation, ...]:
         return ()
 
 
+def instances_of(pod: PodView) -> tuple[Instance, ...]:
+    """The instances that exist for the pod, as its annotation names them."""
+    return tuple(
+        Instance(
+            device=one.uuid,
+            uuid=one.instance.uuid,
+            gpu_instance=one.instance.gpu_instance,
+            compute_instance=one.instance.compute_instance,
+            part=Slice(profile=one.profile, start=one.start, size=one.size),
+        )
+        for one in _recorded(pod)
+        if one.instance
+    )
+
+
 CORDON = "hami.io/device-cordon"
 POD_MODE = "nvidia.com/vgpu-mode"
 NUMA_BIND = "nvidia.com/numa-bind"
@@ -452,5 +468,5 @@ def families(settings: NvidiaSettings) -> tuple[Family, ...]:
         admit=admission(settings),
         patch=patch,
     )
-    rules = replace(rules, cordon=CORDON)
+    rules = replace(rules, cordon=CORDON, instances=instances_of)
     return (Family(device_type=FAMILY, annotations=ANNOTATIONS, resources=resources, rules=rules),)

@@ -103,6 +103,17 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """A part of a card that exists and is a container's: its names at the driver."""
+
+    device: str
+    uuid: str
+    gpu_instance: int
+    compute_instance: int
+    part: Slice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceState:
     """A device as registered, and what is taken of it. ``memory`` in MiB, ``cores`` in the family's unit.
 

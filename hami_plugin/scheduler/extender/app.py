@@ -27,6 +27,7 @@ from hami_plugin.scheduler.engine.admission import Scheduling
 from hami_plugin.scheduler.extender.cache import Preferences
 from hami_plugin.scheduler.extender.certificates import Certificates
 from hami_plugin.scheduler.extender.extender import Extender, Options
+from hami_plugin.scheduler.extender.hami_metrics import HamiSchedulerMetrics
 from hami_plugin.scheduler.extender.metrics import SchedulerMetrics
 from hami_plugin.scheduler.extender.server import Server, kinds
 from hami_plugin.scheduler.extender.status import cluster_status
@@ -159,8 +160,13 @@ class Scheduler:
                 webhook_ca=settings.webhook_client_ca,
                 metrics=metrics,
             )
+        hamis = HamiSchedulerMetrics(
+            lambda: self._extender.cache,
+            lambda: self._in_force(configuration).settings.scheduler.hami_metrics,
+        )
         probes = Probes(
             registry=registry,
+            more_metrics=hamis.text,
             alive=tuple,
             ready=self.readiness,
             configuration=lambda: self._in_force(configuration).effective(),
@@ -178,6 +184,7 @@ class Scheduler:
             host=settings.http_host,
             port=settings.http_port,
             registry=registry,
+            more_metrics=hamis.text,
             alive=tuple,
             ready=self.readiness,
             configuration=lambda: self._in_force(configuration).effective(),
@@ -195,15 +202,18 @@ class Scheduler:
             "process": "stopping" if self._stopping else "",
         }
 
+    @property
+    def _extender(self) -> Extender:
+        return self._decisions.extender if isinstance(self._decisions, Decisions) else self._decisions
+
     def _in_force(self, first: Configuration) -> Configuration:
         return self._reloader.configuration if self._reloader else first
 
     def _status(self) -> Mapping[str, Any]:
         """The cluster's state, made when somebody looks."""
-        extender = self._decisions.extender if isinstance(self._decisions, Decisions) else self._decisions
         reloads = self._reloader.reloads if self._reloader else Reloads()
         return {
-            **cluster_status(extender, name=self._settings.name),
+            **cluster_status(self._extender, name=self._settings.name),
             "version": self._version,
             "time": time.time(),
             "components": self.readiness(),

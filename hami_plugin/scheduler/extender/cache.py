@@ -24,7 +24,7 @@ from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME, BIND_LOCK
 from hami_plugin.protocol.resizes import RESIZE
 from hami_plugin.scheduler.engine.capacity import Sizes, largest, sizes
 from hami_plugin.scheduler.engine.devices import NodeInfo, Quota
-from hami_plugin.scheduler.engine.filter import ClusterSnapshot, FilterCache
+from hami_plugin.scheduler.engine.filter import ClusterSnapshot, FilterCache, OccupiedNode
 from hami_plugin.scheduler.engine.fit import CycleOptions
 from hami_plugin.scheduler.engine.node_info import Handshakes, check_handshakes, read_idle_node
 from hami_plugin.scheduler.engine.pod_info import ChangeLog, PodIndex, PodInfo
@@ -427,6 +427,11 @@ class QuotaCache:
         self.listed = Watched(False)
         self.feed: Feed[QuotaView] = Feed(replace=self._replace, update=self._update, delete=self._delete)
 
+    @property
+    def namespaces(self) -> Sequence[str]:
+        """Those that have a quota."""
+        return list(self._known)
+
     def hard(self, namespace: str) -> Sequence[Mapping[str, str]]:
         """All limits of a namespace, as they are written."""
         return [one.hard for one in self._known.get(namespace, {}).values()]
@@ -496,6 +501,13 @@ class SchedulerCache:
             node_order=self.preferences.nodes,
             kept=self._kept,
         )
+
+    def occupied(self, node: str) -> OccupiedNode | None:
+        """A node with what pods have of it, the same object while nothing changes there; None where none is known."""
+        node_info = self.nodes.node_infos.get(node)
+        if node_info is None:
+            return None
+        return self._kept.occupancy.of(self.families, node_info, self.pods.index.on(node))
 
     def quota(self, namespace: str, *, without: str) -> Quota:
         """A namespace's, without what one pod has."""

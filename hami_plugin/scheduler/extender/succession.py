@@ -28,7 +28,7 @@ AGAIN_S = 30.0
 """When a change that could not be taken up for the moment is tried again."""
 MAX_SHOWN = 20
 
-LIVE = frozenset({"statusPage"})
+LIVE = frozenset({"statusPage", "hamiMetrics"})
 """Keys of the scheduler's section that are asked for at each request."""
 SWAPPED = frozenset(
     {
