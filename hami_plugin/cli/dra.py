@@ -103,7 +103,7 @@ def _published(options: Mapping[str, Any], node: str) -> Iterator[_Published]:
                     snapshot, devices=tuple(one for one in snapshot.devices if one.family == family.device_type)
                 )
                 side = family.node.partitions
-                if side and side.by_claims and own.devices:
+                if side and side.by_claims and own.devices and not side.sized:
                     tool = side.open(HostFiles(paths=host))
                     profiles = {one.uuid: tool.profiles(one.uuid) for one in own.devices}
                     cut = list(cuts.card_profiles(family, offered(family, own), profiles))

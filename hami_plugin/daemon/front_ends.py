@@ -161,11 +161,10 @@ def _unable(name: str, configuration: Configuration) -> str:
         )
     except Exception as error:  # noqa: BLE001  # the vendor's own start tells it
         return f"its families cannot be listed: {error}"
-    kinds = [family.node.delivery.kind for family in families]
     if any(family.node.partitions for family in families):
         return "cards are cut for containers"
-    if len(set(kinds)) < len(kinds) and any(family.resources.sized_by_count for family in families):
-        return "two of its families have one CDI kind"
+    if any(family.resources.sized_by_count for family in families):
+        return "its cards may be lent in pieces that no claim can ask for"
     return ""
 
 

@@ -308,8 +308,9 @@ def excess(
 
     The scheduler sees to that too. But it gives away what a pod has that was deleted by force before the pod has ended.
     """
-    own = [held for held in wanted if not held.admin and not held.profile]
     cards = {one.device.uuid: one for one in offered}
+    by_amounts = {uuid for uuid, one in cards.items() if one.shared}
+    own = [held for held in wanted if not held.admin and (not held.profile or held.grant.uuid in by_amounts)]
     for uuid in dict.fromkeys(held.grant.uuid for held in own):
         device = cards.get(uuid)
         whose = [key for key, shares in others.items() for held in shares if held.grant.uuid == uuid and not held.admin]

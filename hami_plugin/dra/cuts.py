@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hami_plugin.dra.claims import PreparedShare
@@ -19,13 +19,14 @@ from hami_plugin.dra.slices import (
     Offered,
     PoolContents,
     Taints,
+    described,
     device_name,
     located,
     taints_of,
 )
 from hami_plugin.partitions.life import Entry, free_places
 from hami_plugin.sdk import Family
-from hami_plugin.sdk.partitions import NOWHERE, Placement, Profile, overlaps
+from hami_plugin.sdk.partitions import NOWHERE, Placement, Profile, Sized, overlaps
 
 PARTITION = "partition"
 """A partition's type."""
@@ -35,16 +36,25 @@ COMPUTE = "compute"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardProfiles:
-    """A card with all that it may be cut into, and the names of the profiles that may be asked for."""
+    """A card with all that it may be cut into, and the names of the profiles that may be asked for.
+
+    ``whole``: it is given out as it is too, while nothing is cut of it.
+    """
 
     card: Offered
     profiles: tuple[Profile, ...]
     allowed: AbstractSet[str]
+    whole: bool = False
 
     @property
     def compute(self) -> int:
         """The card's compute slices."""
         return max((_compute_of(one) for one in self.profiles), default=0)
+
+    @property
+    def sums(self) -> Mapping[str, int]:
+        """What else it has that partitions take, by its name."""
+        return {name: most for one in self.profiles for name, (_own, most) in one.sums.items()}
 
 
 def _compute_of(profile: Profile) -> int:
@@ -125,7 +135,7 @@ def _counted(one: CardProfiles) -> Mapping[str, int]:
     slices = max((place.start + place.size for profile in placed for place in profile.placements), default=0)
     limited = {profile.name: profile.limit for profile in placed if profile.limit < _most(profile)}
     unplaced = {p.name: p.limit for p in one.profiles if p not in placed and p.limit * p.compute < one.compute}
-    return dict(list({**limited, **unplaced}.items())[: max(0, MAX_COUNTERS - 1 - slices)])
+    return dict(list({**limited, **unplaced}.items())[: max(0, MAX_COUNTERS - 1 - slices - len(one.sums))])
 
 
 def _most(profile: Profile) -> int:
@@ -142,6 +152,7 @@ def _consumed(one: Cut, counted: AbstractSet[str]) -> dict[str, int]:
     found = {f"slice-{number}": 1 for number in range(start, start + size)}
     if one.profile.compute:
         found[COMPUTE] = one.profile.compute
+    found |= {name: own for name, (own, _most) in one.profile.sums.items() if own}
     if one.profile.name in counted:
         found[_limit(one.profile.name)] = 1
     return found
@@ -191,6 +202,14 @@ def pool(
             ],
         }
         (devices if free and well else last).append(each)
+    for one, counted in zip(cards, counters, strict=True):
+        device = one.card.device
+        free = all(entry.card != device.uuid for entry in there)
+        well = device.health.offered and device.uuid not in withheld
+        if one.whole and (one.card.name in held or (free and well)):
+            every = [{"counterSet": counted["name"], "counters": counted["counters"]}]
+            each = {**described(one.card), **taints_of(device, driver, taints), "consumesCounters": every}
+            (devices if free and well else last).append(each)
     return PoolContents(devices=[*devices, *last], counters=[one for one in counters if one["counters"]])
 
 
@@ -204,6 +223,9 @@ def _counters(
     if one.compute:
         used = sum(known[name].compute if name in known else place.size for name, place in taken)
         found[COMPUTE] = max(1, one.compute - used)
+    for sum_of, most in one.sums.items():
+        used = sum(known[name].sums.get(sum_of, (0, 0))[0] for name, _place in taken if name in known)
+        found[sum_of] = max(1, most - used)
     for name, limit in limits.items():
         found[_limit(name)] = max(1, limit - sum(other == name for other, _place in taken))
     return {name: {"value": str(value)} for name, value in found.items()}
@@ -214,15 +236,16 @@ def overlap(
 ) -> str:
     """Which of the ``wanted`` partitions the card cannot have beside those of ``others``, by claim; empty where all."""
     profiles = {one.card.device.uuid: one.profiles for one in cards}
-    known = [(key, held) for key, shares in others.items() for held in shares if held.profile]
+    known = [(key, held) for key, shares in others.items() for held in shares if not held.admin]
     for held in wanted:
         if not held.profile:
             continue
         beside = [(key, one) for key, one in known if one.grant.uuid == held.grant.uuid]
         own = profiles.get(held.grant.uuid, ())
         profile = next((one for one in own if one.name == held.profile), None)
-        taken = [(one.profile, one.placement) for _key, one in beside]
-        if profile and held.placement not in free_places(profile, own, taken):
+        taken = [(one.profile, one.placement) for _key, one in beside if one.profile]
+        whole = len(taken) < len(beside)
+        if profile and (whole or held.placement not in free_places(profile, own, taken)):
             whose = sorted({key for key, _one in beside if key})
             who = f"ResourceClaim {whose[0]} still has" if whose else "this claim has too"
             return f"{held.device} has no room on its card beside what {who}"
@@ -239,4 +262,12 @@ def card_profiles(
         own = tuple(profiles.get(one.device.uuid, ()))
         if side and own:
             allowed = frozenset(profile.name for profile in side.allowed(one.device, own))
-            yield CardProfiles(card=one, profiles=own, allowed=allowed)
+            yield CardProfiles(card=one, profiles=own, allowed=allowed, whole=side.whole)
+
+
+def left_beside(one: Offered, sized: Sized, there: Iterable[Entry]) -> Offered:
+    """A card that is shared in partitions of any size, without what is taken by those that are ``there``."""
+    taken = [sized.amounts(entry.profile) for entry in there if entry.card == one.device.uuid]
+    cores = max(0, one.cores - sum(cores for cores, _memory in taken))
+    memory = max(0, one.memory - sum(memory for _cores, memory in taken)) // one.unit * one.unit
+    return replace(one, cores=cores, memory=memory, lessened=True) if taken else one

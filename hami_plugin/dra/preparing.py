@@ -50,6 +50,7 @@ from hami_plugin.log import logger
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import Json
 from hami_plugin.node_status.annotations import FamilySource
+from hami_plugin.partitions.life import ABSENT
 from hami_plugin.partitions.manager import Partitions
 from hami_plugin.partitions.reconciliation import PodReservation
 from hami_plugin.sdk import Family, Injection, Leftovers, NoRoomError, Partition
@@ -57,6 +58,8 @@ from hami_plugin.vendor_boundary.guard import Guard
 
 log = logger(__name__)
 
+ResultKey = tuple[str, str, str]
+"""What the scheduler gave, by request, device and share."""
 CLASS = "claim"
 """Of the CDI names of what claims add to containers: ``<driver>/claim=<claim's UID>-<request>``."""
 DISK_S = 5.0
@@ -396,13 +399,13 @@ class ClaimPreparer:
                         f"ResourceClaim {known.claim}: {gone}", hint="delete its pods", reason=ClaimReason.UNHEALTHY
                     )
 
-    async def _made(self, plan: PreparePlan) -> Mapping[str, Partition]:
-        """The claim's partitions, by the names of its devices: written down first, so that a killed daemon's successor
+    async def _made(self, plan: PreparePlan) -> Mapping[ResultKey, Partition]:
+        """The claim's partitions, by what the scheduler gave: written down first, so that a killed daemon's successor
         knows whose they are.
 
         One that an ended pod still has open is waited for as a device is that another claim has.
         """
-        found: dict[str, Partition] = {}
+        found: dict[ResultKey, Partition] = {}
         for device_type, partitions in self._cut.items():
             wanted = reservations(plan.entry, device_type)
             if not wanted:
@@ -411,7 +414,7 @@ class ClaimPreparer:
             await self._claims.written()
             shares = [s for s in plan.entry.shares if s.profile and s.grant.device_type == device_type]
             made = await self._cut_out(plan.claim, partitions, wanted)
-            found |= {share.device: one for share, one in zip(shares, made, strict=True)}
+            found |= {_result_of(share): one for share, one in zip(shares, made, strict=True)}
         return found
 
     async def _cut_out(
@@ -550,7 +553,7 @@ class ClaimPreparer:
             for one in given.cards:
                 others = [held for shares in beside.values() for held in shares] + own
                 own.append(_held(result, given.family, one, others))
-        found = parts(claim, used, {name: any(card.shared for card in one.cards) for name, one in devices.items()})
+        found = parts(claim, used, {name: one.counted for name, one in devices.items()})
         self._refuse_two_lists(claim, found)
         said = self._said(claim, devices)
         _refuse_two_minds(claim, found, said)
@@ -565,7 +568,18 @@ class ClaimPreparer:
         )
         plan = PreparePlan(entry=entry, claim=claim, parts=found, devices=devices, said=said)
         cards = [card for one in devices.values() for card in one.cards]
-        return plan, excess(own, beside, cards) or overlap(own, beside, self._cuttable())
+        return plan, excess(own, beside, cards) or overlap(own, beside, self._cuttable()) or self._still_cut(own)
+
+    def _still_cut(self, own: Iterable[PreparedShare]) -> str:
+        """What is left of partitions of a card that is given out whole; empty where nothing is."""
+        for held in own:
+            partitions = self._cut.get(held.grant.device_type)
+            if partitions is None or held.profile or held.admin:
+                continue
+            there = [one for one in partitions.entries.values() if one.card == held.grant.uuid]
+            if left := [one for one in there if one.state not in ABSENT]:
+                return f"{held.device} is still cut: {left[0].profile} is {left[0].state}"
+        return ""
 
     def _devices_of(self, claim: Claim) -> dict[str, GivenDevice]:
         """The devices that the claim was given and that are here, by name."""
@@ -575,9 +589,10 @@ class ClaimPreparer:
                 family = next(s.family for s in self._sources if s.family.device_type == one.card.device.family)
                 found[one.name] = GivenDevice(family=family, cards=(one.card,), cut=one)
         for source in self._sources:
-            cards = _offers(source) if source.family.device_type not in self._cut else ()
+            side = source.family.node.partitions if source.family.device_type in self._cut else None
+            cards = _offers(source) if side is None or side.whole or side.sized else ()
             found |= {one.name: GivenDevice(family=source.family, cards=(one,)) for one in cards if one.name in wanted}
-            for name in wanted - found.keys():
+            for name in wanted - found.keys() if side is None else ():
                 if members := members_of(name, cards):
                     found[name] = GivenDevice(family=source.family, cards=members)
         return found
@@ -622,8 +637,8 @@ class ClaimPreparer:
                     reason=ClaimReason.UNSUPPORTED,
                 )
 
-    async def _planned(self, plan: PreparePlan, made: Mapping[str, Partition]) -> Prepared:
-        """What containers receive, as it will be written and answered. ``made`` are its partitions, by device."""
+    async def _planned(self, plan: PreparePlan, made: Mapping[ResultKey, Partition]) -> Prepared:
+        """What containers receive, as it will be written and answered. ``made`` are its partitions."""
         common = ContainerEdits()
         names: dict[str, ContainerEdits] = {}
         receivers, injections = [], list[Injection]()
@@ -646,7 +661,7 @@ class ClaimPreparer:
             shares.sort(key=lambda share: share.device.order)
             pod, container = part.use.pod, part.use.container
             assignment = Assignment(pod=pod, container=container, shares=tuple(shares))
-            cut = [made[one.device] for one in own if one.device in made]
+            cut = [made[key] for one in own if (key := _result_of(one)) in made]
             inject = partial(_injected, family, assignment, cut, self._node.host)
             injection, shared = await self._guard.ask("inject", inject)
             common = common.merged(shared)
@@ -734,6 +749,11 @@ class GivenDevice:
     cards: tuple[Offered, ...]
     cut: Cut | None = None
 
+    @property
+    def counted(self) -> bool:
+        """Whether what limits a container's part of it counts processes, and is no hardware."""
+        return any(card.shared and not card.cut for card in self.cards)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparePlan:
@@ -807,6 +827,7 @@ def _held(result: Result, family: Family, one: Offered, others: Sequence[Prepare
     memory = result.memory if part else one.memory
     cores, slots = (result.cores, result.slots) if part else (0, one.slots)
     grant = one.grant(memory or one.memory, cores, slots)
+    sized = family.node.partitions.sized if one.cut and family.node.partitions and not result.admin else None
     beside = [held.grant for held in others if held.grant.uuid == grant.uuid and not held.admin]
     return PreparedShare(
         request=result.request,
@@ -817,6 +838,7 @@ def _held(result: Result, family: Family, one: Offered, others: Sequence[Prepare
         slots=slots,
         admin=result.admin,
         grant=grant if result.admin else family.node.place(grant, one.device, beside),
+        profile=sized.profile(grant.cores, grant.memory) if sized else "",
     )
 
 
@@ -855,7 +877,7 @@ def _injected(
     return replace(injection, edits=edits), node.shared_edits(host)
 
 
-def _result_of(one: PreparedShare) -> tuple[str, str, str]:
+def _result_of(one: PreparedShare) -> ResultKey:
     """What the scheduler gave: several shares are of one set."""
     return one.request, one.device, one.share_id
 

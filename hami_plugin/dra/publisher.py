@@ -8,14 +8,14 @@ again at once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol
 
 from hami_plugin.aio import Backoff, Watched, happened
-from hami_plugin.dra.cuts import card_profiles
+from hami_plugin.dra.cuts import card_profiles, left_beside
 from hami_plugin.dra.cuts import pool as with_partitions
 from hami_plugin.dra.sets import Counted, LinkedSet, linked_sets, may_be_sets
 from hami_plugin.dra.sets import pool as with_sets
@@ -44,8 +44,9 @@ from hami_plugin.model.views import Feed, Json, revision
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode
-from hami_plugin.partitions.life import BLOCKING, ENDING
+from hami_plugin.partitions.life import BLOCKING, ENDING, Entry
 from hami_plugin.partitions.manager import Partitions
+from hami_plugin.sdk.partitions import Sized
 
 log = logger(__name__)
 
@@ -244,7 +245,13 @@ class SlicePublisher:
         for number, source in enumerate(self._sources):
             snapshot = source.snapshot.value
             if partitions := self._cut.get(source.family.device_type):
-                wanted = wanted.with_part(self._partitions(source, partitions))
+                side = source.family.node.partitions
+                if side and side.sized:
+                    alone += self._by_amounts(source, side.sized, partitions)
+                elif side and side.whole and self._uncounted:
+                    alone += offered(source.family, snapshot)
+                else:
+                    wanted = wanted.with_part(self._partitions(source, partitions))
                 continue
             cards = offered(source.family, snapshot) if self._sets and not self._uncounted else ()
             if not may_be_sets(cards, snapshot.links):
@@ -260,26 +267,29 @@ class SlicePublisher:
                 taints=self._taints,
             )
             wanted = wanted.with_part(part)
-        alone.sort(key=lambda one: one.device.order)
+        alone.sort(key=lambda one: (one.lessened, one.device.order))  # who asks for no amount means all of a card
         rest = devices(alone, self._withheld(), driver=self.driver, taints=self._taints)
         return wanted.with_part(PoolContents(devices=rest))
 
     def _partitions(self, source: FamilySource, partitions: Partitions) -> PoolContents:
         """What the family's cards may be cut into, beside what is there of others or cannot be destroyed."""
         cards = card_profiles(source.family, offered(source.family, source.snapshot.value), partitions.profiles)
-        there = [
-            one
-            for one in partitions.entries.values()
-            if one.state in BLOCKING and (one.attempts or one.state not in ENDING)
-        ]
         return with_partitions(
             () if self._uncounted else list(cards),
-            there,
+            _nobodys(partitions),
             self._withheld(),
             held=self._held(),
             driver=self.driver,
             taints=self._taints,
         )
+
+    def _by_amounts(self, source: FamilySource, sized: Sized, partitions: Partitions) -> Iterator[Offered]:
+        """Cards of which partitions of any size are made, less what is there of others or cannot be destroyed."""
+        there, held = _nobodys(partitions), self._held()
+        for one in offered(source.family, source.snapshot.value):
+            left = left_beside(one, sized, there)
+            if one.name in held or (left.cores and left.memory):
+                yield left
 
     def _grouped(self, number: int, source: FamilySource, snapshot: Snapshot) -> tuple[Offered, ...]:
         if number not in self._offers or self._offers[number][0] is not snapshot:
@@ -369,6 +379,12 @@ class SlicePublisher:
             log.warning("fields of slices dropped", driver=self.driver, why=problem)
             self._events.node("ResourceSliceFieldsDropped", problem)
         self.problem = problem
+
+
+def _nobodys(partitions: Partitions) -> list[Entry]:
+    """Partitions that no claim has, and that do not go at once."""
+    entries = partitions.entries.values()
+    return [one for one in entries if one.state in BLOCKING and (one.attempts or one.state not in ENDING)]
 
 
 def _consuming(document: Json) -> bool:

@@ -77,7 +77,8 @@ class Offered:
     capacity. One that is not ``shared`` has one slot.
 
     ``whole`` is the family's grant of all of it, ``every_core`` how the family counts 100 percent of its cores.
-    ``groups`` are the linked groups that it is in, by their size.
+    ``groups`` are the linked groups that it is in, by their size. ``cut``: its shares are partitions, of which each has
+    cores of its own, and memory in multiples of ``unit``. ``lessened``: others have made some of it already.
     """
 
     name: str
@@ -88,6 +89,9 @@ class Offered:
     whole: Grant
     every_core: int = MOST_CORES
     groups: Mapping[int, int] = field(default_factory=dict)
+    cut: bool = False
+    unit: int = 1
+    lessened: bool = False
 
     @property
     def shared(self) -> bool:
@@ -109,7 +113,8 @@ def offered(family: Family, snapshot: Snapshot) -> tuple[Offered, ...]:
     None where they are lent in pieces that no claim can ask for: in a number of slices, or in percent alone.
     """
     resources = family.resources
-    if resources.sized_by_count or (resources.memory_in_percent and not family.node.unlimited):
+    in_pieces = resources.sized_by_count or (resources.memory_in_percent and not family.node.unlimited)
+    if in_pieces and not family.node.partitions:
         return ()
     shared = _shares(family, snapshot)
     return tuple(_offered(family, device, shared=shared) for device in snapshot.devices)
@@ -132,6 +137,8 @@ def limits_shares(family: Family) -> bool:
 
 def _shares(family: Family, snapshot: Snapshot) -> bool:
     """Whether containers are held to parts of these devices, on this node."""
+    if family.node.partitions:
+        return family.node.partitions.sized is not None
     if not limits_shares(family):
         return False
     return not family.node.announce(snapshot, frozenset()).get(refuses_key(family.device_type))
@@ -144,6 +151,7 @@ def _offered(family: Family, device: Device, *, shared: bool) -> Offered:
     if not shared or device.place or info.count <= 1 or info.devmem <= 1:
         return Offered(name=name, device=device, memory=device.memory, whole=whole, every_core=every_core)
     cores = info.devcore * MOST_CORES // max(1, every_core) if family.resources.cores else 0
+    sized = family.node.partitions.sized if family.node.partitions else None
     return Offered(
         name=name,
         device=device,
@@ -152,6 +160,8 @@ def _offered(family: Family, device: Device, *, shared: bool) -> Offered:
         slots=info.count,
         whole=whole,
         every_core=every_core,
+        cut=sized is not None,
+        unit=sized.unit if sized else 1,
     )
 
 
@@ -170,10 +180,11 @@ def described(one: Offered) -> dict[str, Any]:
         return {"name": one.name, "attributes": attributes, **({"capacity": capacity} if capacity else {})}
     capacities = {}
     if one.memory:
-        capacities[MEMORY] = _capacity(one.memory, "Mi", default=one.memory, least=1, most=one.memory)
+        capacities[MEMORY] = _capacity(one.memory, "Mi", default=one.memory, least=one.unit, step=one.unit)
     if one.cores:
-        capacities[CORES] = _capacity(one.cores, "", default=0, least=0, most=min(one.cores, MOST_CORES))
-    capacities[SLOTS] = _capacity(one.slots, "", default=1, least=1, most=one.slots)
+        most, all_of = min(one.cores, MOST_CORES), one.cores if one.cut else 0
+        capacities[CORES] = _capacity(one.cores, "", default=all_of, least=1 if one.cut else 0, most=most)
+    capacities[SLOTS] = _capacity(one.slots, "", default=1, least=1)
     return {"name": one.name, "attributes": attributes, "allowMultipleAllocations": True, "capacity": capacities}
 
 
@@ -187,8 +198,10 @@ def located(device: Device) -> dict[str, Any]:
     return found
 
 
-def _capacity(value: int, unit: str, *, default: int, least: int, most: int) -> dict[str, Any]:
-    bounds = {"min": f"{least}{unit}", "max": f"{most}{unit}", "step": f"1{unit}"}
+def _capacity(
+    value: int, unit: str, *, default: int, least: int, most: int | None = None, step: int = 1
+) -> dict[str, Any]:
+    bounds = {"min": f"{least}{unit}", "max": f"{value if most is None else most}{unit}", "step": f"{step}{unit}"}
     return {"value": f"{value}{unit}", "requestPolicy": {"default": f"{default}{unit}", "validRange": bounds}}
 
 

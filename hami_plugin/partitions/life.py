@@ -213,7 +213,20 @@ def free_places(
     same = Counter(name for name, _place in there)[profile.name]
     if same >= profile.limit or compute + profile.compute > most:
         return []
+    if any(own > left for own, left in _sums_left(profile, known, there)):
+        return []
     return unoccupied(profile.placements, [place for _name, place in there])
+
+
+def _sums_left(
+    profile: Profile, known: Mapping[str, Profile], there: Iterable[tuple[str, Placement]]
+) -> list[tuple[int, int]]:
+    """How much a profile takes of each other sum of its card, and how much is left of that."""
+    names = [name for name, _place in there if name in known]
+    return [
+        (own, most - sum(known[one].sums.get(name, (0, 0))[0] for one in names))
+        for name, (own, most) in profile.sums.items()
+    ]
 
 
 def _slices(profiles: Sequence[Profile]) -> int:
@@ -239,8 +252,9 @@ def placeable(profiles: Sequence[Profile], entries: Iterable[Entry]) -> Iterator
     for profile in profiles:
         count = len(free_places(profile, profiles, taken))
         if count and profile.placements == (NOWHERE,):
-            known = {one.name: one.compute for one in profiles}
-            left = _slices(profiles) - sum(known.get(name, 0) for name, _place in taken)
+            known = {one.name: one for one in profiles}
+            left = _slices(profiles) - sum(known[name].compute for name, _place in taken if name in known)
             same = sum(name == profile.name for name, _place in taken)
-            count = min(profile.limit - same, left // max(1, profile.compute))
+            sums = [left // own for own, left in _sums_left(profile, known, taken) if own]
+            count = min(profile.limit - same, left // max(1, profile.compute), *sums)
         yield profile, count

@@ -34,6 +34,7 @@ from hami_plugin.sdk.partitions import (
     PartitionDriver,
     Placement,
     Profile,
+    Sized,
     unoccupied,
 )
 
@@ -347,7 +348,8 @@ class PartitionSide:
     annotations from the devices and what each of them may be cut into.
 
     ``by_claims``: they can be made for ResourceClaims too, by nothing but card, profile and place; ``allowed`` are the
-    profiles that a claim may have of a card.
+    profiles that a claim may have of a card. ``sized`` are partitions of any size: cards without profiles are shared by
+    amounts. ``whole``: a card that is not cut is given out as it is, beside the profiles of the others.
 
     ``all_ours``: a partition that nobody here has made is destroyed after 10 minutes, where nobody uses it.
     ``lasting``: partitions and their UUIDs outlive the host's reboot.
@@ -364,6 +366,8 @@ class PartitionSide:
     edits: Callable[[Device, Partition, HostFiles], ContainerEdits] = nothing
     by_claims: bool = False
     allowed: Callable[[Device, Sequence[Profile]], Sequence[Profile]] = all_of_them
+    sized: Sized | None = None
+    whole: bool = False
     all_ours: bool = False
     lasting: bool = False
 

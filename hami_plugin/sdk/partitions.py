@@ -66,6 +66,7 @@ class Profile:
 
     ``placements`` are the legal ones, whatever exists now, or ``NOWHERE`` alone; ``limit`` is how many a card may have
     at once. ``cores`` is its part of the card's compute in percent, rounded up; 0 where only ``compute`` tells.
+    ``sums`` are what else it takes of its card, and how much of that the card has, by a DNS label.
     """
 
     name: str
@@ -74,6 +75,20 @@ class Profile:
     placements: tuple[Placement, ...]
     limit: int
     cores: int = 0
+    sums: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sized:
+    """Partitions of any size, of cards that have no profiles.
+
+    ``profile`` names one by its percent of the card's cores, 1 at least, and its MiB, of which ``unit`` are counted
+    together. ``amounts`` reads such a name.
+    """
+
+    profile: Callable[[int, int], str]
+    amounts: Callable[[str], tuple[int, int]]
+    unit: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,12 @@ from random import Random
 import pytest
 
 from hami_plugin.dra.claims import PreparedShare
-from hami_plugin.dra.cuts import MAX_COUNTERS, CardProfiles, cuts, overlap, pool
+from hami_plugin.dra.cuts import MAX_COUNTERS, CardProfiles, cuts, left_beside, overlap, pool
 from hami_plugin.dra.slices import Pool, Taints, device_name, offered, writes
 from hami_plugin.model.device import Health
 from hami_plugin.model.placement import Grant
-from hami_plugin.partitions.life import Entry, State, free_places
-from hami_plugin.sdk.partitions import NOWHERE, Placement, Profile
+from hami_plugin.partitions.life import Entry, State, free_places, placeable
+from hami_plugin.sdk.partitions import NOWHERE, Placement, Profile, Sized
 from hami_plugin.simulation.allocation import UnschedulableError, allocate, deallocate
 from hami_plugin.simulation.apiserver import RESOURCES, SimulatedApiServer
 from tests.support.builders import FAMILY, snapshot, uuid
@@ -36,6 +36,32 @@ SUMS = (
     Profile(name="small", memory=16384, compute=5, placements=(NOWHERE,), limit=4),
     Profile(name="half", memory=32768, compute=10, placements=(NOWHERE,), limit=2),
 )
+CHIP = (
+    Profile(
+        name="vir03",
+        memory=8192,
+        compute=3,
+        placements=(NOWHERE,),
+        limit=6,
+        sums={"memory": (8192, 65536), "cpus": (1, 6)},
+    ),
+    Profile(
+        name="vir06",
+        memory=16384,
+        compute=6,
+        placements=(NOWHERE,),
+        limit=4,
+        sums={"memory": (16384, 65536), "cpus": (1, 6)},
+    ),
+    Profile(
+        name="vir12",
+        memory=32768,
+        compute=12,
+        placements=(NOWHERE,),
+        limit=2,
+        sums={"memory": (32768, 65536), "cpus": (3, 6)},
+    ),
+)
 
 
 def cards(count=1, profiles=A100, **unwell):
@@ -54,20 +80,26 @@ class Cluster:
             self.api.store.create(RESOURCES["resourceslices"], "", document)
 
     def claim(self, profile="", **capacity):
-        self.number += 1
-        name = f"c{self.number}"
         selectors = (
             [{"cel": {"expression": f'device.attributes["{DRIVER}"].profile == "{profile}"'}}] if profile else []
         )
         asked = {"deviceClassName": f"partitions.{DRIVER}", "selectors": selectors, "capacity": {"requests": capacity}}
+        return self.cuts[self.given(asked)]
+
+    def whole(self):
+        return self.given({"deviceClassName": DRIVER})
+
+    def given(self, asked):
+        self.number += 1
+        name = f"c{self.number}"
         spec = {"devices": {"requests": [{"name": "r", "exactly": asked}]}}
         claim = self.api.create_claim({"metadata": {"name": name, "namespace": "a"}, "spec": spec})
         done = allocate(self.api, claim, {"metadata": {"name": name, "uid": name}}, NODE)
         (result,) = done["status"]["allocation"]["devices"]["results"]
-        return self.cuts[result["device"]]
+        return result["device"]
 
 
-@pytest.mark.parametrize("profiles", [A100, SUMS], ids=["placed", "sums"])
+@pytest.mark.parametrize("profiles", [A100, SUMS, CHIP], ids=["placed", "sums", "several sums"])
 def test_counters_allow_what_the_life_cycle_allows_and_nothing_else(profiles):
     random = Random(7)
     for _round in range(12):
@@ -161,3 +193,61 @@ def test_overlapping_partitions_of_two_claims_are_refused_whatever_the_scheduler
     assert "team/a" in why
     assert overlap([held(every["1g.5gb", 3])], {"team/a": [held(big)]}, cards()) == ""
     assert "this claim" in overlap([held(small), held(small)], {}, cards())
+
+
+def test_a_sum_that_is_used_up_leaves_no_room_though_others_have_some():
+    taken = [("vir03", NOWHERE)] * 6
+
+    assert free_places(CHIP[0], CHIP, taken) == free_places(CHIP[1], CHIP, taken) == []  # 18 of 24 cores, all CPUs
+    assert free_places(CHIP[1], CHIP, taken[1:]) == [NOWHERE]
+    free = [Entry(number=n, state=State.READY, card="c", profile="vir03", placement=NOWHERE) for n in range(5)]
+    assert {profile.name: left for profile, left in placeable(CHIP, free)} == {"vir03": 1, "vir06": 1, "vir12": 0}
+
+
+def test_a_card_is_given_out_whole_or_in_parts_and_never_both():
+    cluster = Cluster([replace(one, whole=True) for one in cards(2, profiles=CHIP)])
+
+    assert cluster.claim("vir03").card.device.uuid == uuid(0)
+    assert cluster.whole() == device_name(uuid(1))
+    with pytest.raises(UnschedulableError):
+        cluster.whole()
+    assert cluster.claim("vir12").card.device.uuid == uuid(0)
+    with pytest.raises(UnschedulableError):
+        cluster.claim("vir12")
+
+
+def test_a_card_with_a_partition_of_others_is_not_given_out_whole():
+    foreign = Entry(number=1, state=State.FOREIGN, card=uuid(0), profile="vir03", placement=NOWHERE)
+    cluster = Cluster([replace(one, whole=True) for one in cards(1, profiles=CHIP)], [foreign])
+
+    with pytest.raises(UnschedulableError):
+        cluster.whole()
+    assert cluster.claim("vir12")
+
+
+def test_a_partition_of_a_card_that_a_claim_has_whole_is_refused_and_one_beside_who_looks_after_it_is_not():
+    (one, *_) = cuts(cards())
+    grant = Grant(uuid=uuid(0), device_type="TOY", memory=1)
+    whole = PreparedShare(request="r", device=device_name(uuid(0)), grant=grant)
+
+    assert "team/a still has" in overlap([held(one)], {"team/a": [whole]}, cards())
+    assert overlap([held(one)], {"team/a": [replace(whole, admin=True)]}, cards()) == ""
+
+
+def test_of_a_card_that_is_cut_by_amounts_what_others_have_is_taken_off():
+    (card,) = offered(FAMILY, snapshot(1))
+    card = replace(card, memory=4096, cores=100, cut=True, unit=256)
+    sized = Sized(
+        profile=lambda cores, memory: f"{cores}.{memory}",
+        amounts=lambda name: tuple(map(int, name.split("."))),
+        unit=256,
+    )
+    there = [
+        Entry(number=n, state=State.FOREIGN, card=where, profile="30.100", placement=NOWHERE)
+        for n, where in enumerate([card.device.uuid, card.device.uuid, "other"])
+    ]
+
+    left = left_beside(card, sized, there)
+
+    assert (left.cores, left.memory, left.lessened) == (40, 3840, True)
+    assert left_beside(card, sized, there[2:]) is card

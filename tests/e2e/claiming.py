@@ -28,8 +28,8 @@ def spec_directories(parent):
 class Stage:
     """A node whose cards go by claims, and the scheduler and kubelet that bring pods up there."""
 
-    def __init__(self, node, directories):
-        self.node, self.api, self.directories = node, node.api, directories
+    def __init__(self, node, directories, driver=DRIVER):
+        self.node, self.api, self.directories, self.driver = node, node.api, directories, driver
         self.kubelet = ClaimManager(node.directory, node.api, node.node)
 
     async def start(self, *launcher):
@@ -37,14 +37,18 @@ class Stage:
         before = len(self.kubelet.notified)
         await self.node.start_daemon(*launcher)
         await self.node.until(
-            lambda: self.whole() and self.kubelet.registered(DRIVER) and (DRIVER, "") in self.kubelet.notified[before:],
+            lambda: (
+                self.whole()
+                and self.kubelet.registered(self.driver)
+                and (self.driver, "") in self.kubelet.notified[before:]
+            ),
             "the driver",
             GUARD_S,
         )
 
     def whole(self):
         """The devices that a scheduler would give out: none while slices of the newest generation are missing."""
-        specs = pool_slices(self.api, DRIVER, self.node.node)
+        specs = pool_slices(self.api, self.driver, self.node.node)
         return [device for spec in specs for device in spec.get("devices", ())]
 
     def published(self):
@@ -52,7 +56,7 @@ class Stage:
 
     def place(self, name, *, containers=("main",), request=None, config=(), **asked):
         """A pod with a claim of its own, allocated and bound: each container has the one request."""
-        exactly = request or {"deviceClassName": DRIVER, "capacity": {"requests": asked}}
+        exactly = request or {"deviceClassName": self.driver, "capacity": {"requests": asked}}
         request = {"name": "gpu", "exactly": exactly}
         devices = {"requests": [request], "config": list(config)}
         claim = self.api.create_claim(
@@ -95,7 +99,7 @@ class Stage:
         writing = f".{self.node.daemon.pid}.tmp" if self.node.daemon else ""
         temporary = [path.name for path in (self.node.directory / "state").glob(".*.tmp")]
         left += [name for name in temporary if not (writing and name.endswith(writing))]
-        for folder in ("plugins_registry", f"plugins/{DRIVER}"):
+        for folder in ("plugins_registry", f"plugins/{self.driver}"):
             sockets = sorted(path.name for path in (self.node.directory / folder).iterdir())
             left += sockets[1:]
         return left
@@ -105,11 +109,11 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(set_up, directories, front_end="dra", **vendor):
+async def staged(set_up, directories, front_end="dra", *, vendor="nvidia", profile=PROFILE, **section):
     node = await set_up(
-        PROFILE, cdiDirs=[str(one) for one in directories], vendors={"nvidia": {"frontEnd": front_end, **vendor}}
+        profile, cdiDirs=[str(one) for one in directories], vendors={vendor: {"frontEnd": front_end, **section}}
     )
-    one = Stage(node, directories)
+    one = Stage(node, directories, f"{vendor}.hami.io")
     await one.kubelet.start()
     try:
         yield one

@@ -87,11 +87,13 @@ async def test_sets_and_partitions_are_shown_with_the_counters_that_they_share(
 
 
 @pytest.mark.full
-async def test_cards_that_are_cut_for_containers_are_named_as_left_out():
-    status, out, error = await ran("slices", "--simulate", "enflame-s60-8")
+async def test_cards_that_are_cut_for_containers_alone_are_named_as_left_out(tmp_path):
+    configuration = tmp_path / "device-config.yaml"
+    configuration.write_text("cambricon: {smluMode: disabled}")
+    status, out, error = await ran("slices", "--simulate", "cambricon-mlu590-8", "--device-config", str(configuration))
     assert status == 0
-    assert out.splitlines() == ["enflame.hami.io: 0 devices in 1 ResourceSlices"]
-    assert "refuses frontEnd: dra, as it cuts vGCU cards" in error
+    assert out.splitlines() == ["cambricon.hami.io: 0 devices in 1 ResourceSlices"]
+    assert "refuses frontEnd: dra, as it cuts MLU cards" in error
 
 
 async def test_claims_are_shown_by_pod_and_counted_from_prepare_to_release(stage):

@@ -122,7 +122,7 @@ def node_side(settings: AscendSettings, family: Family) -> NodeSide:
     return NodeSide(
         replicas=lambda _device: replicas(chip),
         partitions=partition_side(settings, chip) if settings.cuts and chip.templates else None,
-        whole_only=WHOLE_BY_CLAIMS if settings.front_end == "dra" else "",
+        whole_only=WHOLE_BY_CLAIMS if settings.front_end == "dra" and not settings.cut_for_claims else "",
         register=partial(register, settings, chip),
         notes={NODE_MODE: str(settings.soft).lower()},
         delivery=delivery(settings, chip),
@@ -143,6 +143,8 @@ def partition_side(settings: AscendSettings, chip: Chip) -> PartitionSide:
         names=partial(vnpu.names, chip),
         without=partial(vnpu.without, chip),
         edits=lambda _device, made, host: vnpu_node(settings, made, host),
+        by_claims=True,
+        whole=True,
         lasting=True,
     )
 

@@ -35,6 +35,12 @@ class NodeSettings(TreeSettings):
         description="How a container receives its NPUs. `envvar` leaves it to Ascend's container runtime, which "
         "cuts an NPU by a template when the container is created; with the others the daemon cuts it, through DCMI.",
     )
+    cut_for_claims: bool = Field(
+        False,
+        alias="cutForClaims",
+        description="With `frontEnd: dra`: NPUs are cut by templates too for ResourceClaims, through DCMI, which "
+        "needs Kubernetes 1.36. Otherwise claims have whole NPUs.",
+    )
     dcmi_library: AbsolutePath | None = Field(
         None, alias="dcmiLibrary", description="The driver's libdcmi.so. Empty: the loader's, else the driver's own."
     )
@@ -47,8 +53,8 @@ class NodeSettings(TreeSettings):
 
     @property
     def cuts(self) -> bool:
-        """Whether NPUs are cut here, and not by Ascend's container runtime. For claims they are not cut at all."""
-        return self.delivery.ways != (Way.ENVVAR,) and self.front_end != "dra"
+        """Whether NPUs are cut here, and not by Ascend's container runtime."""
+        return self.delivery.ways != (Way.ENVVAR,) and (self.front_end != "dra" or self.cut_for_claims)
 
     def seen(self, path: str) -> Path:
         """A path of the driver's root as this process reaches it."""

@@ -81,6 +81,7 @@ class VnpuPartitions:
                 placements=(NOWHERE,),
                 limit=_most(chip, one),
                 cores=-(-100 * one.ai_cores // max(1, chip.ai_cores)),
+                sums=_sums(chip, one),
             )
             for one in chip.templates
         )
@@ -219,6 +220,12 @@ def _left(chip: Chip, there: Sequence[Size]) -> Size:
     cpus = chip.ai_cpus - sum(one.cpus for one in there) if chip.ai_cpus else sum(one.ai_cpus for one in chip.templates)
     cores = chip.ai_cores - sum(one.cores for one in there)
     return Size(cores, cpus, chip.memory_allocatable - sum(one.memory for one in there))
+
+
+def _sums(chip: Chip, one: Template) -> Mapping[str, tuple[int, int]]:
+    """What a template takes beside AI cores, and how much of that its chip has."""
+    cpus = {"ai-cpus": (one.ai_cpus, chip.ai_cpus)} if chip.ai_cpus else {}
+    return {"memory": (one.memory, chip.memory_allocatable), **cpus}
 
 
 def _most(chip: Chip, one: Template) -> int:

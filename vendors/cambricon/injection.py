@@ -29,11 +29,12 @@ from hami_plugin.sdk import (
     Partition,
     PartitionSide,
     Reservation,
+    Sized,
 )
 from vendors.cambricon.cndev import Cndev
 from vendors.cambricon.rules import DEVICE_TYPE, PROFILE, UNIT, WAITING, profile
 from vendors.cambricon.settings import DYNAMIC, SLOTS, CambriconSettings
-from vendors.cambricon.smlu import SmluModes, SmluPartitions, amounts
+from vendors.cambricon.smlu import SmluModes, SmluPartitions, amounts, amounts_of
 
 CONTROL = ("cambricon_ctl", "cambricon_gdr")
 BESIDE = ("cambricon_ipcm", "cambr-msgq:", "cambr-rpc:", "cmsg_ctrl", "commu")
@@ -103,6 +104,8 @@ def partition_side(settings: CambriconSettings, family: Family) -> PartitionSide
         inject=partial(inject_instances, settings, library),
         names=partial(names, family),
         edits=partial(instance_edits, settings, library),
+        by_claims=True,
+        sized=Sized(profile=amounts, amounts=amounts_of, unit=UNIT),
     )
 
 
@@ -114,7 +117,9 @@ def former_side(settings: CambriconSettings, family: Family) -> PartitionSide | 
     def known(pod: PodView) -> list[Reservation]:
         return [one for one in reserved(family, pod) if one.uuid]
 
-    return replace(partition_side(settings, family), reserved=known, wanted=lambda _assignment: ())
+    return replace(
+        partition_side(settings, family), reserved=known, wanted=lambda _assignment: (), by_claims=False, sized=None
+    )
 
 
 def mode_side(settings: CambriconSettings) -> ModeSide | None:

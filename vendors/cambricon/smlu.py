@@ -40,6 +40,12 @@ def amounts(cores: int, memory: int) -> str:
     return f"{cores}%.{memory}mib"
 
 
+def amounts_of(part: str) -> tuple[int, int]:
+    """Percent of cores, and MiB, of a part by its name. What cannot be read takes all."""
+    found = _AMOUNTS.fullmatch(part)
+    return (int(found[1]), int(found[2])) if found else (100, 1 << 30)
+
+
 def number_of(card: str, node: str) -> int:
     """The number of one of the node's MLUs, by its name."""
     number = card.rpartition("-")[2]

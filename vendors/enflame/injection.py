@@ -11,7 +11,7 @@ from functools import partial
 from cdi.edits import ContainerEdits, Mount
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.host.paths import HostFiles
-from hami_plugin.model.delivery import Way
+from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.placement import Assignment, Grant
 from hami_plugin.protocol.grammar import to_json
@@ -47,6 +47,8 @@ ABSENT: Mapping[str, Mapping[str, str]] = {
     "partitions": {WHOLE: _SET + "partitions", SHARED: _SET + "partitions"},
 }
 """Why a node that serves its cards in a way has none of the other families."""
+KINDS = {WHOLE: "", SHARED: "-share", DEVICE_TYPE: "-drs"}
+"""What the families' CDI kinds end in."""
 
 
 def node_side(settings: EnflameSettings, family: Family) -> NodeSide:
@@ -55,6 +57,7 @@ def node_side(settings: EnflameSettings, family: Family) -> NodeSide:
     common = NodeSide(inject=partial(inject, settings), absent=absent, modes=mode_side(settings, family)).delivered(
         settings, device_edits, shared_edits
     )
+    common = replace(common, delivery=delivery(settings, family.device_type))
     if family.device_type == WHOLE:
         return replace(common, register=registered(WHOLE, slots=1))
     announced = replace(common, announce=partial(cut_cards, settings, family.device_type))
@@ -81,8 +84,14 @@ def partition_side(settings: EnflameSettings, device_type: str) -> PartitionSide
         without=without,
         announce=partial(partitions.room, device_type),
         edits=lambda device, _partition, host: device_edits(settings, device, host),
+        by_claims=True,
         lasting=True,
     )
+
+
+def delivery(settings: EnflameSettings, device_type: str) -> Delivery:
+    """Each family has a CDI kind of its own: `hami.io/gcu` is the whole cards'."""
+    return replace(settings.delivery, kind=f"{settings.delivery.kind}{KINDS[device_type]}")
 
 
 def mode_side(settings: EnflameSettings, family: Family) -> ModeSide | None:
@@ -224,6 +233,8 @@ def inject_made(
     settings: EnflameSettings, assignment: Assignment, made: Sequence[Partition], host: HostFiles
 ) -> Injection:
     """The card and the partition that the container is held to."""
+    if len(made) > 1:
+        raise on_demand.one_only(assignment)
     (share,), (one,) = assignment.shares, made
     if not _UUID.fullmatch(one.uuid):
         raise HamiError(f"efsmi names a partition {one.uuid[:80]!r}, which no container can be told")

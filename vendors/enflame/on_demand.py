@@ -220,12 +220,7 @@ def wanted(assignment: Assignment) -> list[Reservation]:
     """The smallest partition that serves the container's share, or the one of its size."""
     shares, pod = assignment.shares, assignment.pod
     if len(shares) != 1:
-        raise RefusedError(
-            RefusalReason.NOT_PREPARED,
-            f"container {assignment.container.name} of pod {pod.key} is granted partitions of {len(shares)} cards, and "
-            "can be told of one",
-            hint="ask for one card, or serve whole cards",
-        )
+        raise one_only(assignment)
     return [
         Reservation(
             container=assignment.container.name,
@@ -235,6 +230,16 @@ def wanted(assignment: Assignment) -> list[Reservation]:
             placement=NOWHERE,
         )
     ]
+
+
+def one_only(assignment: Assignment) -> RefusedError:
+    """Why a container cannot have what it is granted."""
+    name, pod, count = assignment.container.name, assignment.pod, len(assignment.shares)
+    return RefusedError(
+        RefusalReason.NOT_PREPARED,
+        f"container {name} of pod {pod.key} is granted {count} partitions of cards, and can be told of one",
+        hint="ask for one card, or serve whole cards",
+    )
 
 
 def _profile(share: Share, pod: PodView) -> str:
