@@ -94,6 +94,11 @@ SETTLE_S = 1.0
 """How long it may wait for the API server to take what was handed out."""
 REGISTER_S = 30.0
 """How long a predecessor streams on for a resource that the kubelet does not take."""
+LINGER_S = 1.0
+"""How long a predecessor streams on once the kubelet has our devices. A kubelet that chose it just before calls it a
+moment later, which is long on a busy machine: a second is hundreds of turns of the system's scheduler. Nobody waits for
+it, as both answer meanwhile.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,7 +360,7 @@ class Daemon:
             self._events.recent.extendleft(reversed(self._predecessor.events.recent))
             self._directory.inherit(*self._predecessor.bequest(), known=lambda: self._pods.changes.value)
             self._awaited = self._predecessor.working
-        elif self._predecessor or self._claim.predecessor:
+        elif self._succeeds:
             self._directory.succeeding_until = time.monotonic() + 2 * SERVE_S
             self._awaited = (self._predecessor or self).working
         shares, claims = self._state.load()
@@ -418,11 +423,20 @@ class Daemon:
 
         A driver that worked before, and fails for the moment, is waited for: till then the predecessor's list stands.
         """
-        await holds(lambda: self._serving.registered(self._awaited) and not self._serving.running, within=REGISTER_S)
+        await holds(lambda: self._serving.registered(self._awaited), within=REGISTER_S)
+        if self._succeeds:
+            await asyncio.sleep(LINGER_S)
+        await holds(lambda: not self._serving.running, within=DRAIN_S)
         await self._end_predecessor()
         self._directory.inherited.clear()
         await self._claim.relieve()
         self._relieved.set()
+
+    @property
+    def _succeeds(self) -> bool:
+        """Whether a predecessor has streams and sockets of its own, beside ours."""
+        former = self._predecessor or self._claim.predecessor
+        return former is not None and not isinstance(self._turn, Succession)
 
     @property
     def working(self) -> AbstractSet[str]:

@@ -9,7 +9,7 @@ a socket in that directory:
 | 1 | asks, with its name and what it cannot serve | refuses, or passes the kubelet's calls on to whoever comes |
 | 2 | waits | ends its own calls, stops writing, flushes, releases the lock, answers ``released`` |
 | 3 | takes the lock, reads the journal, registers | keeps ListAndWatch open, so that no device goes away |
-| 4 | says ``serving`` | ends its streams, and stands by |
+| 4 | says ``serving``, a second after it has registered | ends its streams, and stands by |
 
 The kernel frees the lock of a process that dies. So whoever is left at any step takes the lock, and serves.
 """

@@ -412,6 +412,7 @@ class FakeKubelet(rpc.RegistrationServicer):
     """The kubelet of one node. After ``start``, ``admit`` and ``remove`` pods.
 
     ``manners`` may be replaced at any time. ``changes`` counts all changes; ``until`` waits for one.
+    Clear ``calling`` to hold it up between the choice of a plugin for Allocate and the call, as a busy machine may.
     """
 
     def __init__(
@@ -426,6 +427,8 @@ class FakeKubelet(rpc.RegistrationServicer):
         self.pod_resources_socket = pod_resources_socket
         self.manners = manners or Manners()
         self.changes = Watched(0)
+        self.calling = asyncio.Event()
+        self.calling.set()
         self.registrations: list[pb.RegisterRequest] = []
         self.ledger = DeviceManager()
         self._plugins: dict[str, PluginConnection] = {}
@@ -641,7 +644,9 @@ class FakeKubelet(rpc.RegistrationServicer):
             return
         try:
             ids = await self._choose(resource, amount, reusable, nodes)
-            answer = await self.plugin(resource).allocate(ids)
+            plugin = self.plugin(resource)
+            await self.calling.wait()
+            answer = await plugin.allocate(ids)
         except grpc.aio.AioRpcError as error:
             raise AdmissionError(
                 f"Allocate failed due to rpc error: code = {error.code().name} desc = {error.details()}",

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from hami_plugin.aio import holds
 from hami_plugin.kubelet.listener import accepts
 from hami_plugin.simulation.kubelet import Manners, Rivals
-from tests.e2e import dying
+from tests.e2e import dying, lingering
 from tests.e2e.arrivals import WITHIN_S, Arrivals
 from tests.e2e.manifests import small
 from tests.e2e.steps import bring_up, confirm, offered, probed, said, sound, start
@@ -53,6 +54,37 @@ async def test_a_successor_takes_over_while_pods_arrive_and_neither_pod_nor_devi
         assert sockets == ["hami-nvidia-gpu.2.sock"]
     finally:
         await second.stop_daemon()
+
+
+async def test_a_kubelet_that_has_chosen_the_first_daemon_and_calls_it_late_is_answered(running):
+    """Had the first one ended as soon as the kubelet had the second one's devices, the pod would fail."""
+    stage = await running()
+    former = stage.kubelet.plugin(stage.resource)
+    stage.kubelet.calling.clear()
+    pod = stage.scheduler.place(small("late", stage.family.resources))
+    admission = asyncio.create_task(stage.kubelet.admit(pod))
+    second = stage.twin("second")
+    await second.start_daemon(str(Path(lingering.__file__)))
+    await offered_by_another(stage, former)
+    await holds(lambda: not former.socket.exists(), within=1.0)
+    stage.kubelet.calling.set()
+
+    try:
+        await admission
+        await confirm(second, pod)
+        assert not said(stage, "relieved")
+    finally:
+        await second.stop_daemon(kill=True)
+
+
+async def offered_by_another(stage, former):
+    """The kubelet has all devices of another plugin than the former."""
+
+    def chosen():
+        plugin = stage.kubelet.plugin(stage.resource)
+        return plugin is not former and plugin.lists
+
+    await stage.until(chosen, "the successor's list", WITHIN_S)
 
 
 @pytest.mark.full
