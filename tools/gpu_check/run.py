@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hami_plugin.errors import DriverUnavailableError
 from hami_plugin.host.paths import HostPaths
-from tools.gpu_check import cards, events, layout, links, mig
+from tools.gpu_check import cards, layout, links, mig
 from tools.gpu_check.claims import load
 from tools.gpu_check.daemon import check_discovery, check_kubelet, look
 from tools.gpu_check.findings import Bench, Findings, Trees
@@ -78,7 +78,7 @@ def _inspect(bench: Bench, outcome: Outcome, driver: MigPartitions) -> None:
             _guarded(findings, f"{check.__name__} of card {card.index}", lambda check=check, card=card: check(card))  # type: ignore[misc]  # as above
         _guarded(findings, f"instances of card {card.index}", lambda card=card: mig.check_instances(card, driver))  # type: ignore[misc]  # as above
     _guarded(findings, "topology", lambda: links.check_levels(bench, found))
-    _guarded(findings, "events", lambda: events.check_events(bench, found))
+    _guarded(findings, "events", lambda: cards.check_events(bench, found))
     if outcome.look:
         check_discovery(findings, outcome.look, ask("nvmlDeviceGetCount"))
     _guarded(findings, "shutdown", lambda: cards.check_after_shutdown(bench))
