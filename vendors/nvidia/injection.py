@@ -10,11 +10,14 @@ import re
 import shutil
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
 from cdi.documents import read
 from cdi.edits import ContainerEdits, DeviceNode, Mount
@@ -26,9 +29,10 @@ from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.log import logger
 from hami_plugin.model.delivery import Delivery
-from hami_plugin.model.device import Device
+from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.placement import Assignment, Share
 from hami_plugin.model.usage import ContainerUsage, Pace
+from hami_plugin.protocol.labels import described
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.sdk import Family, Injection, Leftovers, NodeSide, Parameter, Parameters, ToolError
 from hami_plugin.sdk.tools import output
@@ -37,8 +41,7 @@ from vendors.nvidia.driver_files import DriverFiles, HookProgram, driver_places,
 from vendors.nvidia.dynamic_mig import former_side, mode_side, partition_side
 from vendors.nvidia.host import FAMILY, VISIBLE, VOID, HostTrees, instance, instances, read_capabilities
 from vendors.nvidia.host_files import RootedTree
-from vendors.nvidia.instances import MIG_MODE
-from vendors.nvidia.labels import instance_labels, labels
+from vendors.nvidia.instances import MIG_MODE, TYPE
 from vendors.nvidia.region import Allotted, read_usage, write_limits, write_pace
 from vendors.nvidia.rules import BOTH_KINDS
 from vendors.nvidia.settings import NvidiaSettings
@@ -574,6 +577,58 @@ def register_cut(settings: NvidiaSettings, device: Device, legacy: bool) -> Devi
 def card_type(model: str, *, legacy: bool) -> str:
     """HAMi's schedulers find NVIDIA cards by NVIDIA in their type."""
     return model if model.startswith(FAMILY) and not legacy else f"{FAMILY}-{model}"
+
+
+DOMAIN: Final = "nvidia.com"
+GENERATIONS: Final[Mapping[str, str]] = MappingProxyType(
+    {"7.0": "volta", "7.5": "turing", "8.9": "ada-lovelace", "8": "ampere", "9": "hopper", "10": "blackwell"}
+)
+"""By compute capability, else by its first number."""
+
+
+def labels(settings: NvidiaSettings, snapshot: Snapshot) -> Mapping[str, str]:
+    """Labels of a node as NVIDIA's GPU feature discovery writes them, so that selectors that are in use go on working.
+
+    Of its cards, or of their instances where these are served as cards.
+    """
+    if not snapshot.devices:
+        return {}
+    gpu = f"{DOMAIN}/gpu"
+    shares = 1 if all(device.place for device in snapshot.devices) else settings.device_split_count
+    found = {f"{gpu}.present": "true", **described(gpu, snapshot.devices), f"{gpu}.replicas": str(shares)}
+    found |= _capability_labels(snapshot.facts.get("capability", ""))
+    found |= _version_labels(f"{DOMAIN}/cuda.driver-version", snapshot.facts.get("driver", ""))
+    found |= _version_labels(f"{DOMAIN}/cuda.runtime-version", snapshot.facts.get("cuda", ""))
+    if mig := snapshot.facts.get("mig"):
+        found[f"{DOMAIN}/mig.capable"] = mig
+    if settings.mig_strategy != "none":
+        found[f"{DOMAIN}/mig.strategy"] = settings.mig_strategy
+    return found
+
+
+def instance_labels(snapshot: Snapshot) -> Mapping[str, str]:
+    """The same, of instances that are resources of their own (strategy mixed)."""
+    profiles: defaultdict[str, list[Device]] = defaultdict(list)
+    for device in snapshot.devices:
+        profiles[device.family.removeprefix(TYPE)].append(device)
+    described_all = (described(f"{DOMAIN}/mig-{profile}", some) for profile, some in profiles.items())
+    return {key: text for one in described_all for key, text in one.items()}
+
+
+def _capability_labels(capability: str) -> dict[str, str]:
+    major, dot, minor = capability.partition(".")
+    if not dot:
+        return {}
+    found = {f"{DOMAIN}/gpu.compute.major": major, f"{DOMAIN}/gpu.compute.minor": minor}
+    generation = GENERATIONS.get(capability) or GENERATIONS.get("10" if major == "12" else major)
+    return found | ({f"{DOMAIN}/gpu.family": generation} if generation else {})
+
+
+def _version_labels(name: str, version: str) -> dict[str, str]:
+    if not version:
+        return {}
+    parts = zip(("major", "minor", "revision"), version.split("."), strict=False)
+    return {f"{name}.full": version, **{f"{name}.{part}": number for part, number in parts}}
 
 
 PROGRAM = "nvidia-ctk"
