@@ -8,7 +8,8 @@
 The modules are those of ``cdi``, ``hami_plugin`` and ``vendors``, without generated code. What is counted:
 
 - an importer is another of these modules that imports the module by an ``import`` statement anywhere in it; a name
-  from a package counts for the package's ``__init__``, unless it is a module itself. Imports by string do not count;
+  from a package counts for the package's ``__init__``, unless it is a module itself. Imports by string do not count.
+  Modules of a single importer that the program also loads by name, as it does commands and vendors, have a row;
 - a loose module lies directly in ``hami_plugin``, and is neither ``__init__`` nor ``__main__``;
 - what a vendor must know are the distinct names that its modules import from ``cdi`` and ``hami_plugin``, and the
   modules with these names; files and directories named ``simulation`` are left out;
@@ -67,6 +68,7 @@ ROWS = (
     Row("single importers", "modules with exactly one importer", 39),
     Row("single importers: lines", "  their lines"),
     Row("single importers: same folder", "  of them in the importer's own folder"),
+    Row("single importers: named", "  of them loaded by name as well (commands, vendors)"),
     Row("small modules", f"modules of at most {SMALL} lines", 29),
     Row("small modules: __init__", "  of them __init__.py"),
     Row("allocate: files", "one Allocate: files", 12),
@@ -144,6 +146,7 @@ class House:
             "single importers": len(single),
             "single importers: lines": sum(module.lines for module, _ in single),
             "single importers: same folder": sum(one.path.parent == by.path.parent for one, by in single),
+            "single importers: named": len({module.name for module, _ in single} & self._named()),
             "small modules": len(small),
             "small modules: __init__": sum(module.is_package for module in small),
             "loose modules": len([p for p in (self._root / "hami_plugin").glob("*.py") if not p.stem.startswith("__")]),
@@ -163,6 +166,16 @@ class House:
                 if target in self.modules and target != module.name:
                     importers[target].add(module.name)
         return [(self.modules[one], self.modules[by]) for one, (by, *more) in importers.items() if not more]
+
+    def _named(self) -> set[str]:
+        """Modules that are loaded by name: a command's stands in a string, a vendor's lies in ``vendors``."""
+        strings = {
+            node.value
+            for module in self.modules.values()
+            for node in ast.walk(module.tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+        return {name for name in self.modules if name in strings or name.rpartition(".")[0] == "vendors"}
 
     def _classes(self) -> Iterator[tuple[Module, ast.ClassDef]]:
         for module in self.modules.values():
