@@ -25,7 +25,7 @@ from hami_plugin.model.placement import Assignment, Share
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.partitions.manager import Partitions
-from hami_plugin.sdk import Family, Injection, Leftovers, Partition
+from hami_plugin.sdk import Family, Leftovers, Partition
 from hami_plugin.vendor_boundary.guard import Guard, VendorErrors
 
 
@@ -236,9 +236,16 @@ class Preparation:
         return Assignment(pod=pod, container=container, shares=tuple(shares))
 
     async def answer(self, assignment: Assignment) -> Answer:
-        """What the container receives. Its directories and files are there when this returns."""
+        """What the container receives. Its directories and files are there when this returns.
+
+        The partitions that it needs are written down as its own before the kubelet hears of them.
+        """
+        cut = self._partitions
         try:
-            return await self._answer(assignment)
+            made = await cut.prepared(assignment) if cut else ()
+            answer = await self._guard.ask("inject", partial(self._prepared, assignment, made))
+            if cut and made:
+                await cut.handed_out(assignment)
         except RefusedError as refusal:
             failed = self._refusals.failed(
                 refusal.reason, refusal.message, assignment.pod, code=refusal.code, hint=refusal.hint
@@ -246,13 +253,6 @@ class Preparation:
             raise failed from refusal
         except (OSError, HamiError) as error:  # also a device that cannot be described, as its node has gone
             raise self.unprepared(assignment.pod, assignment.container, error) from error
-
-    async def _answer(self, assignment: Assignment) -> Answer:
-        """With the partitions that it needs, which are written down as its own before the kubelet hears of them."""
-        made = await self._partitions.prepared(assignment) if self._partitions else ()
-        answer = await self._guard.ask("inject", partial(self._prepared, assignment, made))
-        if self._partitions and made:
-            await self._partitions.handed_out(assignment)
         return answer
 
     def unprepared(self, pod: PodView, container: ContainerView, error: OSError | HamiError) -> RefusedError:
@@ -263,20 +263,15 @@ class Preparation:
     def _prepared(self, assignment: Assignment, made: Sequence[Partition]) -> Answer:
         """On the vendor's thread: all that touches the host for one container."""
         node, host = self._family.node, self._host
+        described, uuids = ContainerEdits(), None
         if made and node.partitions:
-            injection = node.partitions.inject(assignment, made, host)
-            uuids = [one.uuid for one in made]
-            return self._laid_out(
-                injection, answered(node.delivery, assignment, injection.edits, ContainerEdits(), uuids)
-            )
-        injection, described = node.inject(assignment, host), ContainerEdits()
-        if Way.DEVICE_SPECS in node.delivery.ways:  # the answer itself carries what a runtime would find in CDI specs
-            devices = (node.device_edits(share.device, host) for share in assignment.shares)
-            described = node.shared_edits(host).merged(*devices)
-        return self._laid_out(injection, answered(node.delivery, assignment, injection.edits, described))
-
-    def _laid_out(self, injection: Injection, answer: Answer) -> Answer:
-        host = self._host
+            injection, uuids = node.partitions.inject(assignment, made, host), [one.uuid for one in made]
+        else:
+            injection = node.inject(assignment, host)
+            if Way.DEVICE_SPECS in node.delivery.ways:  # the answer carries what a runtime would find in CDI specs
+                devices = (node.device_edits(share.device, host) for share in assignment.shares)
+                described = node.shared_edits(host).merged(*devices)
+        answer = answered(node.delivery, assignment, injection.edits, described, uuids)
         for directory in injection.directories:
             make_shared_directory(host.seen(directory))
         for path, text in injection.files.items():

@@ -70,10 +70,11 @@ def inject(settings: NvidiaSettings, delivery: Delivery, assignment: Assignment,
     """
     check_names(assignment)
     shares = sorted(assignment.shares, key=lambda share: share.device.order)
-    if any(instance(share.device) for share in shares):
-        return Injection(edits=whole_edits(settings, delivery, [share.device for share in shares], host))
+    devices = [share.device for share in shares]
+    if any(map(instance, devices)):
+        return Injection(edits=whole_edits(settings, delivery, devices, host))
     vgpu, folder = _vgpu(host), _folder(assignment.pod.uid, assignment.container.name, host.paths)
-    edits = whole_edits(settings, delivery, [share.device for share in shares], host).merged(
+    edits = whole_edits(settings, delivery, devices, host).merged(
         _limits(settings, assignment, shares, vgpu, host),
         _library_mounts(settings, assignment, vgpu, folder, host),
     )
