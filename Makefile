@@ -17,7 +17,7 @@ PIN = CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile --quiet --ge
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(UPGRADE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-all demo-picture test test-all agreement test-runtimes fuzz e2e quick mutants check checks format-check lint types contracts drift format proto lock manifests bench soak gpu-check wheel image clean
+.PHONY: help setup demo demo-all demo-picture pictures test test-all agreement test-runtimes fuzz e2e quick mutants check checks format-check lint types contracts drift format proto lock manifests bench soak gpu-check wheel image clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ demo-all: $(RUNTIME) ## The same on every machine that can be simulated, of ever
 
 demo-picture: $(RUNTIME) ## Draw docs/demo.svg, the picture in the README, anew from a run of the demonstration
 	@$(BIN)/python tools/demo_picture.py docs/demo.svg
+
+pictures: setup ## Take docs/status-*.png, the pictures of the status pages, anew in a real browser (150 MB to download)
+	REQUIRE_ALL=1 STATUS_PICTURES=$(CURDIR)/docs $(BIN)/python -m pytest -q tests/runtimes/test_status_page.py
 
 test: setup ## Run every test with a part of its cases, in parallel (REQUIRE_ALL=1: never skip; WORKERS=)
 	$(PYTEST)

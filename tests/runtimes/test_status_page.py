@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from hami_plugin.demo.node import CONFIGURATION, SimulatedNode, simulated_node
 from hami_plugin.simulation.apiserver import SimulatedApiServer
@@ -19,7 +23,11 @@ from tests.support.scheduler_process import started
 from tests.support.scheduling import add_node, daemons
 
 PICTURES = os.environ.get("STATUS_PICTURES")
-"""A folder for the pictures, where somebody wants to look at them."""
+"""A folder for the pictures of the documentation; ``make pictures`` sets it."""
+WIDE = 1180
+LOADS = 20
+NOT_MUCH_MORE = 8
+"""So many times a bare file's time, at most: a page that asks for more or is laid out twice takes longer."""
 
 
 @pytest.fixture(scope="session")
@@ -58,7 +66,6 @@ async def test_a_person_sees_devices_holders_links_and_faults_on_any_screen(
             grounds.add(await tab.ask("getComputedStyle(document.body).backgroundColor"))
             assert await tab.ask("document.documentElement.scrollWidth<=innerWidth"), name
             assert await tab.ask(READABLE) == [], name
-            await tab.picture(folder / f"{name}.png")
         assert len(grounds) == 2
 
         await tab.ask("document.querySelector('.tile').focus()")
@@ -70,10 +77,15 @@ async def test_a_person_sees_devices_holders_links_and_faults_on_any_screen(
         assert await tab.ask("document.getElementById('live').textContent") == "live"
         assert "GPU1, unhealthy" in await tab.ask("document.activeElement.getAttribute('aria-label')")
         assert "XID" in (await tab.ask("document.querySelector('.tile.unhealthy').innerText")).upper()
-        await tab.picture(folder / "fault.png")
-        await tab.open(url, width=1180)
+        await pictured(tab, url, folder, "node")
+
+
+async def pictured(tab: browser.Tab, url: str, folder: Path, what: str) -> None:
+    """The page on a wide screen, light and dark."""
+    for name in ("light", "dark"):
+        await tab.open(url, dark=name == "dark", width=WIDE)
         await tab.until("document.getElementById('live').textContent=='live'")
-        await tab.picture(folder / "status.png")
+        await tab.picture(folder / f"status-{what}-{name}.png")
 
 
 PERSONS: dict[str, dict[str, Any]] = {
@@ -116,10 +128,70 @@ async def test_the_clusters_page_on_the_schedulers_port_is_as_readable_and_follo
                 await tab.until("document.getElementById('live').textContent=='live'")
                 assert await tab.ask("document.documentElement.scrollWidth<=innerWidth"), name
                 assert await tab.ask(READABLE) == [], name
-                await tab.picture(folder / f"cluster-{name}.png")
 
             await tab.ask("document.querySelector('.tile').focus()")
             await tab.press("ArrowRight")
             assert "NVIDIA 1" in await tab.ask("document.activeElement.getAttribute('aria-label')")
             await placed(server, running, "train-1", memory=3000)
             await tab.until("document.body.innerText.includes('team/train-1')")
+            await pictured(tab, url, folder, "cluster")
+
+
+async def bare(_request: web.Request) -> web.Response:
+    """A file of the page's size that says nothing."""
+    return web.Response(text=f"<!DOCTYPE html><title>bare</title><!--{'-' * 40_000}-->", content_type="text/html")
+
+
+@asynccontextmanager
+async def a_bare_file() -> AsyncIterator[str]:
+    """Where it is served, by the same library as the page."""
+    app = web.Application()
+    app.router.add_get("/", bare)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
+    finally:
+        await runner.cleanup()
+
+
+async def loaded(tab: browser.Tab, url: str) -> float:
+    """Milliseconds from the click to a page that is laid out with all it has, at the median."""
+    times = []
+    for _ in range(LOADS):
+        await tab.open(url)
+        await tab.until("performance.getEntriesByType('navigation')[0].loadEventEnd>0")
+        times.append(float(await tab.ask("performance.getEntriesByType('navigation')[0].loadEventEnd")))
+    return median(times)
+
+
+async def test_the_page_loads_like_a_file_and_asks_for_nothing_while_nobody_looks(
+    node: SimulatedNode, chromium: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"http://{node.options['--http']}/"
+    async with browser.tab(chromium) as tab, a_bare_file() as other:
+        await tab.open(other)
+        page, file = await loaded(tab, url), await loaded(tab, other)
+        with capsys.disabled():
+            print(f"\nthe status page of eight cards loads in {page:.0f} ms, a bare file in {file:.0f} ms (medians)")  # noqa: T201  # the figure is wanted
+        assert page < NOT_MUCH_MORE * file
+
+        await tab.open(url)
+        await tab.ask(COUNTING)
+        await tab.until("window.looks>=2")
+        await tab.ask(LOOKING.format(hidden="true"))
+        before = await tab.ask("window.looks")
+        await asyncio.sleep(3 * EVERY_S)
+        assert await tab.ask("window.looks") == before
+        await tab.ask(LOOKING.format(hidden="false"))
+        await tab.until(f"window.looks>{before}")
+
+
+EVERY_S = 2
+"""How often the page's script asks for news."""
+COUNTING = "{window.looks=0;const plain=window.fetch;window.fetch=(...all)=>{window.looks++;return plain(...all)}}"
+LOOKING = """{{Object.defineProperty(document,'hidden',{{value:{hidden},configurable:true}});
+document.dispatchEvent(new Event('visibilitychange'))}}"""
+"""Somebody turns to another tab, or comes back."""
