@@ -124,7 +124,7 @@ class Resizer:
             await self.resize(wish, answered)
         except HamiError as error:
             self._node.events.pod(pod, "ResizeRefused", str(error), warning=True)
-            refused = {RESIZE_GRANTED: None, RESIZE_REFUSED: str(error), **self._told(pod)}
+            refused = {RESIZE_GRANTED: None, RESIZE_REFUSED: str(error), **self._annotations(pod)}
             with suppress(ClusterError):  # its next version is looked at again
                 await self._tell(pod, refused)
 
@@ -148,17 +148,17 @@ class Resizer:
         except HamiError:
             self.counts["refused"] += 1
             raise
-        told = {question.allocated: text, **beside}
+        changes = {question.allocated: text, **beside}
         if after != held.grants:
-            task = asyncio.ensure_future(self._carried_out(held, pod, after, told))
+            task = asyncio.ensure_future(self._carried_out(held, pod, after, changes))
             await asyncio.shield(task)  # who asked may go away; what was begun is ended
         elif beside:
-            await self._tell(pod, told)
+            await self._tell(pod, changes)
         self.counts["done"] += 1
         return _document(held, after)
 
     async def _carried_out(
-        self, held: HeldShare, pod: PodView, after: tuple[Grant, ...], told: Mapping[str, str | None]
+        self, held: HeldShare, pod: PodView, after: tuple[Grant, ...], changes: Mapping[str, str | None]
     ) -> None:
         """Step by step. Whatever fails, the ledger has what was before, and the rest follows."""
         ledger, reached = self._node.ledger, False
@@ -168,7 +168,7 @@ class Resizer:
             await self._on_file()
             reached = True
             await self._write(held, after)
-            await self._tell(pod, told)
+            await self._tell(pod, changes)
             self._settle(held, after)
             await self._on_file()
         except HamiError as error:
@@ -224,13 +224,13 @@ class Resizer:
             )
             self._settle(held, change.after if done else change.before)
 
-    def said(self, pod: PodView) -> Mapping[str, str]:
+    def annotations(self, pod: PodView) -> Mapping[str, str]:
         """What a pod's annotations are to say of its shares that were resized."""
         if RESIZE_GRANTED in pod.annotations:
             return {}  # the scheduler counts the larger amounts until it is done
-        return self._told(pod, resized=True)
+        return self._annotations(pod, resized=True)
 
-    def _told(self, pod: PodView, *, resized: bool = False) -> Mapping[str, str]:
+    def _annotations(self, pod: PodView, *, resized: bool = False) -> Mapping[str, str]:
         """The pod's decision as the ledger has it. ``resized``: only of what was."""
         changes: dict[str, str] = {}
         for held in self._node.ledger.held.of_pod(pod.uid):

@@ -29,7 +29,7 @@ SETTLE_S = 2.0
 """A daemon that still runs writes its annotations again within this time."""
 LOOK_S = 2.0
 """How often a node is looked at again that is still needed."""
-MOST_S = 3600
+MAX_WAIT_S = 3600
 EXEMPT = "while the chart is installed, its admission policies need your user in admissionPolicies.exemptUsers"
 
 
@@ -52,7 +52,7 @@ def node() -> None:
 @click.option(
     "--wait",
     metavar="SECONDS",
-    type=click.IntRange(0, MOST_S),
+    type=click.IntRange(0, MAX_WAIT_S),
     default=0,
     show_default=True,
     help="Wait so long for a daemon or a scheduler that is about to end.",
@@ -147,9 +147,9 @@ class _Cleaner:
             needed = () if self.force else self.traces.needed(node, now=datetime.now(tz=UTC))
             if needed:
                 return _Outcome(clean=False, needed="; ".join(needed))
-            told = ", ".join((*found, *(f"label {key}" for key in sorted(own_labels(node)))))
+            described = ", ".join((*found, *(f"label {key}" for key in sorted(own_labels(node)))))
             if self.dry_run:
-                click.echo(f"{node.name}: would remove {told}")
+                click.echo(f"{node.name}: would remove {described}")
                 return _Outcome(clean=True)
             try:
                 await self._patch(node, found)
@@ -160,7 +160,7 @@ class _Cleaner:
                     return _Outcome(clean=False)
                 node = await self._get(node.name)
                 continue
-            click.echo(f"{node.name}: removed {told}")
+            click.echo(f"{node.name}: removed {described}")
             return _Outcome(clean=True)
         click.echo(f"{node.name}: not changed: it changes too often; try again", err=True)
         return _Outcome(clean=False)

@@ -49,7 +49,7 @@ LOG_INTERVAL_S = 60.0  # between two log lines of the same failure
 MAX_PAGES = 20_000
 PAGE_TRIES = 5
 """So often one page is asked for, before the whole list is."""
-MAX_PATIENCE = 8
+MAX_SLACK = 8
 """How many times as long a list's page may take, once pages came too late."""
 SILENT_WATCHES = 2
 """After so many watches without any event, the present state is listed."""
@@ -112,7 +112,7 @@ class Informer(Generic[T]):
         # "0" accepts the server's cache, "" demands the present state, anything else is a lower bound.
         self._version = "" if topic.present else "0"
         self._healthy = False
-        self._patience = 1
+        self._slack = 1
         self._silent = 0
         self._refreshing = False
         self._open: asyncio.Timeout | None = None
@@ -230,8 +230,8 @@ class Informer(Generic[T]):
         while True:
             try:
                 call = self._call("list", {**query, "limit": str(limit)})
-                page = (await self._calls.page(call, patience=self._patience)).value
-                self._patience = 1
+                page = (await self._calls.page(call, slack=self._slack)).value
+                self._slack = 1
                 break
             except TooLongError:
                 if limit == 1:
@@ -239,7 +239,7 @@ class Informer(Generic[T]):
                 limit = max(1, limit // 4)
             except ClusterError as error:
                 if not error.status:
-                    self._patience = min(2 * self._patience, MAX_PATIENCE)
+                    self._slack = min(2 * self._slack, MAX_SLACK)
                 raise
         meta, items = page.get("metadata"), page.get("items")
         if not isinstance(meta, dict) or not isinstance(items, list | None):

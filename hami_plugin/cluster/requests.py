@@ -608,11 +608,11 @@ class ApiCalls:
 
         return (await self._ask(call, aiohttp.ClientTimeout(total=None), read)).decode(errors="replace")
 
-    async def page(self, call: ApiCall, *, patience: int = 1) -> ParsedJson:
-        """A page of a list. It has ``patience`` deadlines to begin, and then each piece of it has. A long page that
+    async def page(self, call: ApiCall, *, slack: int = 1) -> ParsedJson:
+        """A page of a list. It has ``slack`` times the deadline to begin, and each piece after that. A long page that
         comes slowly is not lost.
         """
-        deadline = patience * self._deadline
+        deadline = slack * self._deadline
 
         async def read(_: Client, response: aiohttp.ClientResponse, limit: asyncio.Timeout) -> bytes:
             clock = asyncio.get_running_loop().time

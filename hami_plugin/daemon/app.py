@@ -174,7 +174,7 @@ class Daemon:
         )
         self._resizer = Resizer(builder.node, self._serving.sources, cluster, self._usage.limit)
         self._settlement.questions = self._resizer.questions = self._serving.questions
-        self._settlement.recorders = [*(one.names for one in self._serving.partitions), self._resizer.said]
+        self._settlement.recorders = [*(one.names for one in self._serving.partitions), self._resizer.annotations]
         self._reaper = LockReaper(
             cluster, pods=self._pods, node=self._node, ledger=self._ledger, questions=self._settlement.questions
         )

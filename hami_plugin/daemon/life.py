@@ -38,7 +38,7 @@ LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Heir:
+class _Successor:
     """A daemon that is to take the place of another one of this process, and its task."""
 
     daemon: Daemon
@@ -59,7 +59,7 @@ class Life:
         self._daemon: Daemon | None = None
         self._handed_over = False
         self._frozen: Mapping[str, str] | None = None
-        self._next: _Heir | None = None
+        self._next: _Successor | None = None
         self._stop = asyncio.Event()
         self.reloads = Reloads()
         self.reloader = Reloader(process.source, self, self.reloads) if process.source else None
@@ -90,8 +90,8 @@ class Life:
             former = None
             while outcome is End.REPLACED:
                 assert self._next
-                heir, self._next = self._next, None
-                daemon, outcome = heir.daemon, await heir.task
+                successor, self._next = self._next, None
+                daemon, outcome = successor.daemon, await successor.task
             self._daemon = None
             if isinstance(outcome, Peer):
                 self._handed_over = True
@@ -196,7 +196,7 @@ class Life:
             )
             task = asyncio.current_task()
             assert task
-            self._next = _Heir(daemon=daemon, task=task)
+            self._next = _Successor(daemon=daemon, task=task)
             return await daemon.run(self._stop)
 
     def shown(self) -> Iterable[Metric]:

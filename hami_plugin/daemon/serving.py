@@ -43,7 +43,7 @@ from hami_plugin.node_status.annotations import FamilySource, Rendered
 from hami_plugin.node_status.faults import FaultLog
 from hami_plugin.partitions.journal import ModeJournal, PartitionJournal
 from hami_plugin.partitions.manager import Partitions, Peers
-from hami_plugin.partitions.modes import CardUsers, ModeKeeper
+from hami_plugin.partitions.modes import CardUsers, ModeReconciler
 from hami_plugin.protocol.decisions import Question, claims
 from hami_plugin.sdk import Family, ModeDriver, PartitionDriver, Units
 from hami_plugin.telemetry.metrics import Metrics
@@ -234,7 +234,7 @@ class VendorTasks:
     further: FurtherFamilies | None = None
     hosts: list[HostCheck] = field(default_factory=list)
     partitions: list[Partitions] = field(default_factory=list)
-    modes: list[ModeKeeper] = field(default_factory=list)
+    modes: list[ModeReconciler] = field(default_factory=list)
     broken: bool = False
 
     @property
@@ -332,7 +332,7 @@ class Serving:
         return [one for vendor in self.vendors for one in vendor.partitions]
 
     @property
-    def modes(self) -> list[ModeKeeper]:
+    def modes(self) -> list[ModeReconciler]:
         return [one for vendor in self.vendors for one in vendor.modes]
 
     @property
@@ -701,13 +701,13 @@ class VendorBuilder:
             ended=driver.close,
         )
 
-    def _modes(self, vendor: BuiltVendor, family: Family, snapshot: Watched[Snapshot]) -> ModeKeeper | None:
+    def _modes(self, vendor: BuiltVendor, family: Family, snapshot: Watched[Snapshot]) -> ModeReconciler | None:
         """What switches the mode of the family's cards, if that is asked for."""
         side, node = family.node.modes, self.node
         if side is None:
             return None
         driver = CheckedModeDriver(vendor.changer(side.open, _isolated_modes, node.host), vendor.errors)
-        return ModeKeeper(
+        return ModeReconciler(
             family.resources.count,
             side,
             driver,

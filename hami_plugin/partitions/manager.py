@@ -28,7 +28,7 @@ from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.partitions.cutting import Cutter, Ensured, owners_of
 from hami_plugin.partitions.journal import PartitionJournal
 from hami_plugin.partitions.life import ABSENT, ENDING, Entry, Owner, State, blocked, openness, placeable
-from hami_plugin.partitions.modes import ModeKeeper
+from hami_plugin.partitions.modes import ModeReconciler
 from hami_plugin.partitions.reconciliation import Change, Known, PodReservation, unfulfilled
 from hami_plugin.sdk.family import PartitionSide, Reservation
 from hami_plugin.sdk.partitions import Cuttable, Partition, PartitionDriver, Placement, Profile, UnlistedCardsError
@@ -595,9 +595,11 @@ class Partitions:
         )
 
 
-def partitions_document(all_of: Sequence[Partitions], node: str, modes: Sequence[ModeKeeper] = ()) -> dict[str, object]:
+def partitions_document(
+    all_of: Sequence[Partitions], node: str, modes: Sequence[ModeReconciler] = ()
+) -> dict[str, object]:
     """What ``hami-plugin partitions`` reads: ages in seconds, placements in slices of the card."""
-    kept: Sequence[Partitions | ModeKeeper] = [*all_of, *modes]
+    kept: Sequence[Partitions | ModeReconciler] = [*all_of, *modes]
     return {
         "node": node,
         "partitions": [{"resource": one.resource, **asdict(each)} for one in all_of for each in one.shown()],

@@ -1,7 +1,7 @@
 """Keeps a family's cards in the mode in which they can be cut, or out of it, where the vendor's settings say so.
 
 A card is switched only while nobody has it, never inside an Allocate, and with the discovery's driver closed. The
-journal has the attempt before the call; what a killed daemon has begun is read from the card. The keeper is
+journal has the attempt before the call; what a killed daemon has begun is read from the card. It is
 level-triggered, and never takes a switch back that waits for the card's reset.
 """
 
@@ -89,7 +89,7 @@ def waits_for(mode: Mode) -> str:
     return mode.problem
 
 
-class ModeKeeper:
+class ModeReconciler:
     """One family's. ``problem`` is empty while the journal can be written."""
 
     def __init__(
@@ -122,7 +122,7 @@ class ModeKeeper:
         self._thread = WorkThread(f"modes of {resource}")
         self._loaded = False
         self._shown: Mapping[str, CardMode] = {}
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
 
     async def run(self) -> None:
         """Look at the cards whenever they change, and while one waits, until cancelled."""
@@ -157,8 +157,8 @@ class ModeKeeper:
             waits = "" if device.health.offered else await self._kept(device.uuid, on=on)
             shown[device.uuid] = CardMode(card=device.uuid, mode=self._side.name, on=on, waits=waits)
         self._shown = shown
-        for card in [card for card in self._told if not (card in shown and shown[card].waits)]:
-            del self._told[card]
+        for card in [card for card in self._reported if not (card in shown and shown[card].waits)]:
+            del self._reported[card]
 
     async def _kept(self, card: str, *, on: bool) -> str:
         """Switch the card if it has to be and may be; what that waits for otherwise."""
@@ -224,6 +224,6 @@ class ModeKeeper:
 
     def _tell(self, card: str, reason: str, why: str) -> None:
         """An Event, once for as long as it is the same."""
-        if self._told.get(card) != why:
-            self._told[card] = why
+        if self._reported.get(card) != why:
+            self._reported[card] = why
             self._events.node(reason, f"{self._side.name} mode of {card}: {why}")

@@ -30,7 +30,7 @@ class Running:
         source = FamilySource(family=LIMITED, snapshot=node.snapshot)
         self.resizer = Resizer(node._state(), [source], node.cluster, self.write)
         self.resizer.questions = [QUESTION]
-        node.settlement.recorders = [self.resizer.said]
+        node.settlement.recorders = [self.resizer.annotations]
 
     async def write(self, held, grants):
         if self.fails and (error := self.fails.pop(0)):

@@ -163,7 +163,7 @@ async def slowly(server, tmp_path, *, first_s, pieces, pause_s):
 async def test_a_page_that_takes_longer_than_a_call_may_is_read_as_long_as_pieces_come(
     server, timing, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(informer, "MAX_PATIENCE", 1)
+    monkeypatch.setattr(informer, "MAX_SLACK", 1)
     nodes, brief = Nodes(), dataclasses.replace(timing, deadline=1.0)
 
     async with (

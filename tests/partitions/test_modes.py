@@ -11,7 +11,7 @@ from hami_plugin.errors import HamiError
 from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.partitions.journal import ModeAttempt, ModeJournal
-from hami_plugin.partitions.modes import CardUsers, ModeKeeper, ModeTiming, pause
+from hami_plugin.partitions.modes import CardUsers, ModeReconciler, ModeTiming, pause
 from hami_plugin.sdk import InUseError, Mode, ModeSide
 from tests.support.builders import NODE, device
 from tests.support.cluster import FakeCluster
@@ -72,7 +72,7 @@ class Stage:
             await asyncio.to_thread(work)
             self.snapshot.set(self.shown())
 
-        return ModeKeeper(
+        return ModeReconciler(
             "toy.io/card",
             ModeSide(name="MIG", open=lambda _host: self.driver, wanted=lambda _device: self.wanted),
             self.driver,

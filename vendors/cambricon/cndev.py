@@ -17,9 +17,9 @@ from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError
 VERSION: Final = 6
 """Of the structures below; CNDev 3.0 and later read it."""
 NO_DRIVER, UNINITIALIZED, NO_ROOM, UNSUPPORTED, NO_PERMISSION, NOT_FOUND, IN_USE = 1, 4, 9, 10, 13, 14, 15
-MOST_CARDS = 256
+MAX_CARDS = 256
 """An instance's handle has eight bits for its card."""
-MOST_INSTANCES = 1024
+MAX_INSTANCES = 1024
 USUAL_INSTANCES = 128
 MIB = 1024 * 1024
 _NAME, _UUID, _PROFILES = 100, 37, 128
@@ -115,7 +115,7 @@ class Cndev:
         """How many MLUs there are, numbered from 0."""
         found = _Cards(version=VERSION)
         self._ask("cndevGetDeviceCount", ctypes.byref(found))
-        return min(int(found.number), MOST_CARDS)
+        return min(int(found.number), MAX_CARDS)
 
     def divisible(self, card: int) -> bool:
         """Whether the MLU is in sMLU mode. One that cannot be never is."""
@@ -150,7 +150,7 @@ class Cndev:
             try:
                 self._ask("cndevGetAllSMluInstanceInfo", ctypes.byref(count), there, handle)
             except CndevError as error:
-                if error.code != NO_ROOM or not room < count.value <= MOST_INSTANCES:
+                if error.code != NO_ROOM or not room < count.value <= MAX_INSTANCES:
                     raise
                 room = count.value
             else:

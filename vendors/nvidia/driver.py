@@ -213,8 +213,8 @@ def _instance(nvml: Nvml, card: Handle, index: int, before: Instance | None) -> 
 
 def _profile(name: str) -> str:
     """``1g.5gb`` of ``NVIDIA A100-SXM4-40GB MIG 1g.5gb``; empty where the driver does not say."""
-    _model, said, profile = name.rpartition(" MIG ")
-    return profile.strip() if said else ""
+    _model, mark, profile = name.rpartition(" MIG ")
+    return profile.strip() if mark else ""
 
 
 def _slices(nvml: Nvml, card: Handle, gpu_instance: int) -> str:

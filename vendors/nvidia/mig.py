@@ -34,10 +34,10 @@ _NO_FUNCTION = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
 GI_NUMBERS = 32
 """NVML's numbers of profiles end at 17 in 2026. Those of a newer driver are asked for too."""
 CI_NUMBERS = 16
-MOST_PLACES = 64
-MOST_INSTANCES = 64
-MOST_CARDS = 256
-MOST_PROCESSES = 1024
+MAX_PLACES = 64
+MAX_INSTANCES = 64
+MAX_CARDS = 256
+MAX_PROCESSES = 1024
 _UUID_ROOM = 96
 
 CHANGES = frozenset(
@@ -130,7 +130,7 @@ class MigSession:
         return answer.value
 
     def cards(self) -> int:
-        return min(self._number("nvmlDeviceGetCount_v2"), MOST_CARDS)
+        return min(self._number("nvmlDeviceGetCount_v2"), MAX_CARDS)
 
     def card_at(self, index: int) -> Card:
         found = pynvml.c_nvmlDevice_t()
@@ -200,10 +200,10 @@ class MigSession:
         """Every legal (start, size) of a profile, in memory slices, whatever exists."""
         count, symbol = ctypes.c_uint(0), "nvmlDeviceGetGpuInstancePossiblePlacements_v2"
         self._call(symbol, card, ctypes.c_uint(profile_id), None, ctypes.byref(count))
-        count.value = min(count.value, MOST_PLACES)
+        count.value = min(count.value, MAX_PLACES)
         places = (pynvml.c_nvmlGpuInstancePlacement_t * max(1, count.value))()
         self._call(symbol, card, ctypes.c_uint(profile_id), places, ctypes.byref(count))
-        return tuple((int(one.start), int(one.size)) for one in places[: min(count.value, MOST_PLACES)])
+        return tuple((int(one.start), int(one.size)) for one in places[: min(count.value, MAX_PLACES)])
 
     def gpu_instances(self, card: Card, profile_id: int) -> tuple[GpuInstance, ...]:
         """Those of one profile: NVML has no list of all."""
@@ -212,9 +212,9 @@ class MigSession:
 
     def _list(self, function: str, kind: Any, owner: object, profile_id: int) -> Sequence[Any]:
         """The array has room for more than a card can have."""
-        count, array = ctypes.c_uint(MOST_INSTANCES), (kind * MOST_INSTANCES)()
+        count, array = ctypes.c_uint(MAX_INSTANCES), (kind * MAX_INSTANCES)()
         self._call(function, owner, ctypes.c_uint(profile_id), array, ctypes.byref(count))
-        return [array[position] for position in range(min(count.value, MOST_INSTANCES))]
+        return [array[position] for position in range(min(count.value, MAX_INSTANCES))]
 
     def create_gpu_instance(self, card: Card, profile_id: int, start: int, size: int) -> GpuInstance:
         place = pynvml.c_nvmlGpuInstancePlacement_t()
@@ -265,7 +265,7 @@ class MigSession:
 
     def mig_places(self, card: Card) -> int:
         """How many MIG devices a card can have at most."""
-        return min(self._number("nvmlDeviceGetMaxMigDeviceCount", card), MOST_INSTANCES)
+        return min(self._number("nvmlDeviceGetMaxMigDeviceCount", card), MAX_INSTANCES)
 
     def mig_device(self, card: Card, index: int) -> MigDevice | None:
         """The MIG device with that index; None where there is none, as between others."""
@@ -288,7 +288,7 @@ class MigSession:
         """PIDs of all that NVML knows to compute, to draw, or to use it through MPS."""
         found: set[int] = set()
         for kind in ("Compute", "Graphics", "MPSCompute"):
-            count, array = ctypes.c_uint(MOST_PROCESSES), (pynvml.c_nvmlProcessInfo_v3_t * MOST_PROCESSES)()
+            count, array = ctypes.c_uint(MAX_PROCESSES), (pynvml.c_nvmlProcessInfo_v3_t * MAX_PROCESSES)()
             symbol = f"nvmlDeviceGet{kind}RunningProcesses_v3"
             try:
                 self._call(symbol, device, ctypes.byref(count), array)
@@ -296,7 +296,7 @@ class MigSession:
                 if not error.unsupported:
                     raise
                 continue
-            found |= {int(array[position].pid) for position in range(min(count.value, MOST_PROCESSES))}
+            found |= {int(array[position].pid) for position in range(min(count.value, MAX_PROCESSES))}
         return tuple(sorted(found))
 
 

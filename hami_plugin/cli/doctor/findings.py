@@ -205,9 +205,9 @@ class NodeFacts:
 
 
 MIB = 1 << 20
-LEAST_ROOM = 8 * MIB
+MIN_ROOM = 8 * MIB
 LOW_ROOM = 64 * MIB
-LEAST_INODES = 64
+MIN_INODES = 64
 SKEW_WARNING_S, SKEW_FAILED_S = 10.0, 60.0
 """Locks and tokens are judged by two machines' clocks."""
 RUNBOOK = "docs/operations.md, 'When something goes wrong'"
@@ -251,9 +251,9 @@ def _directories(directories: Iterable[Directory]) -> Iterator[Finding]:
         check = f"disk {one.what}"
         if one.problem:
             yield failed(check, f"{one.path}: {one.problem}", "mount it writable, where it is on the host")
-        elif one.free is not None and one.free < LEAST_ROOM:
+        elif one.free is not None and one.free < MIN_ROOM:
             yield failed(check, f"{one.path} has {one.free // MIB} MiB left", "free the disk")
-        elif one.inodes is not None and one.inodes < LEAST_INODES:
+        elif one.inodes is not None and one.inodes < MIN_INODES:
             yield failed(check, f"{one.path} has {one.inodes} inodes left", "remove files from that file system")
         elif one.free is not None and one.free < LOW_ROOM:
             yield warning(check, f"{one.path} has {one.free // MIB} MiB left", "free the disk")

@@ -95,8 +95,8 @@ def _read(out: str, err: str) -> Mapping[str, Any] | Unavailable:
                 break
             if isinstance(found, dict):
                 return found
-    told = " ".join(err.split())[-400:] or "nothing was printed"
-    return Unavailable(text=f"the probe has told nothing: {told}", remedy="you need the right to exec into the pod")
+    printed = " ".join(err.split())[-400:] or "nothing was printed"
+    return Unavailable(text=f"the probe has told nothing: {printed}", remedy="you need the right to exec into the pod")
 
 
 def isolation(one: Probed) -> Iterator[Finding]:
