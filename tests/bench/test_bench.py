@@ -123,6 +123,7 @@ runpy.run_module("hami_plugin", run_name="__main__", alter_sys=True)
 """
 
 
+@pytest.mark.full
 @pytest.mark.e2e
 async def test_the_running_daemon_loads_these_libraries_and_nothing_of_commands_and_simulation():
     async with open_testbed(Node()) as stage:

@@ -38,6 +38,7 @@ async def test_cards_that_were_decided_at_the_node_of_the_free_cpus_are_the_kube
     assert {numa(aligning)[physical_id(one)] for one in held.ids} == {1}
 
 
+@pytest.mark.full
 async def test_cards_that_were_decided_elsewhere_are_refused_with_the_kubelets_choice(aligning):
     pod = aligning.scheduler.place(wants(aligning, "apart", 1, of=0))
 

@@ -106,6 +106,7 @@ async def test_a_claims_parameters_reach_its_container_and_a_slip_is_refused_at_
         await stage.kubelet.prepare(slip)
 
 
+@pytest.mark.full
 async def test_without_the_gate_for_shares_cards_go_whole_and_the_daemon_says_so(stage):
     stage.api.store.shares = False
     await stage.start()
@@ -184,6 +185,7 @@ async def test_left_open_cards_go_by_claims_until_the_nodes_label_says_otherwise
         )
 
 
+@pytest.mark.full
 async def test_left_open_cards_go_by_the_device_plugin_where_the_cluster_knows_no_claims(set_up, directories):
     async with staged(set_up, directories, front_end="auto") as stage:
         await stage.node.start_daemon()
@@ -216,6 +218,7 @@ async def test_a_card_that_fails_is_tainted_and_given_to_nobody_until_it_heals(s
         await stage.node.until(lambda: not taints(), "the taint's end", GUARD_S)
 
 
+@pytest.mark.full
 async def test_without_taints_a_card_that_fails_leaves_the_slices(set_up, directories):
     async with staged(set_up, directories, faultTaints="off") as stage:
         await stage.start()

@@ -51,6 +51,7 @@ async def metric(stage, name, **labels):
     return None
 
 
+@pytest.mark.full
 async def test_what_would_be_published_is_what_the_daemon_publishes(stage):
     arguments = ("slices", "--simulate", "hgx-a100-4gpu", "--node-name", stage.node.node)
     status, out, error = await ran(*arguments, "--json")
@@ -129,6 +130,7 @@ async def test_claims_are_shown_by_pod_and_counted_from_prepare_to_release(stage
     )
 
 
+@pytest.mark.full
 async def test_a_claim_that_waits_is_explained_by_what_each_device_lacks(stage):
     for number in range(4):
         await stage.kubelet.prepare(stage.place(f"p{number}", memory="30000Mi", slots="5"))
@@ -158,6 +160,7 @@ async def test_a_claim_of_a_class_that_nobody_serves_and_one_with_a_misspelt_cap
     assert "no node publishes devices of driver other.example.com" in out
 
 
+@pytest.mark.full
 async def test_a_claim_is_explained_from_its_allocation_to_its_refusal_and_told_at_its_pod(stage):
     pod = stage.place("small", memory="3000Mi")
     status, out, _error = await ran("explain", f"{NAMESPACE}/small-gpu", *cluster(stage))
@@ -188,6 +191,7 @@ async def test_a_claim_is_explained_from_its_allocation_to_its_refusal_and_told_
     )
 
 
+@pytest.mark.full
 async def test_a_claim_is_forgotten_only_when_nobody_has_it(stage):
     pod = stage.place("small", memory="3000Mi")
     await stage.kubelet.prepare(pod)
@@ -210,6 +214,7 @@ async def test_a_claim_is_forgotten_only_when_nobody_has_it(stage):
     assert f"nothing is prepared for {name}" in error
 
 
+@pytest.mark.full
 async def test_wrong_input_and_a_daemon_that_is_away_are_said_in_words(stage):
     status, _out, error = await ran("explain", "none", *cluster(stage))
     assert status == 1

@@ -198,6 +198,7 @@ def card_fails(stage):
 CAUSES = {"created": lambda stage: stage.kubelet.wipe(), "updated": card_fails, "deleted": of_another_life}
 
 
+@pytest.mark.full
 @pytest.mark.scenario("A5")
 @pytest.mark.parametrize("spot", spread(dying.PUBLISH, part=3))
 async def test_a_daemon_that_dies_when(spot, killed):

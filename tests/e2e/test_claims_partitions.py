@@ -106,6 +106,7 @@ async def test_what_a_card_cannot_have_together_the_scheduler_does_not_give_out_
     assert sorted(one.profile for one in there(stage)) == ["2g.10gb", *["3g.20gb"] * 7]
 
 
+@pytest.mark.full
 async def test_an_instance_of_others_is_no_device_and_one_that_is_gone_is_refused(stage):
     card = stage.node.hardware.machine.devices[0].uuid
     tool = driver(stage.node)
@@ -133,6 +134,7 @@ async def test_an_instance_of_others_is_no_device_and_one_that_is_gone_is_refuse
     await stage.node.until(lambda: there(stage) == (foreign,), "the end of the pod's instance", GUARD_S)
 
 
+@pytest.mark.full
 async def test_a_server_that_keeps_no_counters_has_no_partition_and_the_daemon_is_not_ready(stage):
     stage.api.store.counters = False
     await stage.node.start_daemon()

@@ -113,6 +113,7 @@ async def test_a_daemon_that_dies_at_any_point_of_a_claims_partition_leaves_none
             raise AssertionError(f"killed when {spot}: {error!r}") from error
 
 
+@pytest.mark.full
 async def test_after_a_boot_the_instance_is_made_anew_for_the_same_claim(killed):
     pod = killed.stage.place("small", request=asking("1g.5gb"))
     await killed.kubelet.prepare(pod)

@@ -80,6 +80,7 @@ async def test_a_claims_set_is_the_best_linked_one_and_all_its_cards_are_in_the_
     assert stage.leaks() == []
 
 
+@pytest.mark.full
 async def test_a_card_that_fails_takes_its_sets_with_it_but_for_the_one_that_a_claim_has(stage):
     await stage.start()
     cards = stage.node.hardware.machine.devices
@@ -102,6 +103,7 @@ async def test_a_card_that_fails_takes_its_sets_with_it_but_for_the_one_that_a_c
     await stage.node.until(lambda: len(stage.published()) == 4 + 6 + 1, "all sets", GUARD_S)
 
 
+@pytest.mark.full
 async def test_a_server_that_keeps_no_counters_has_cards_in_groups_and_is_told_of(stage):
     stage.api.store.counters = False
     await stage.start()

@@ -57,6 +57,7 @@ async def test_energy_and_time_of_pods_and_idle_cards_add_up_to_the_cards_own(ru
         assert teams["red"] == pytest.approx(pods["half"])
 
 
+@pytest.mark.full
 async def test_costs_can_be_left_out(running: Any) -> None:
     stage = await running(costMetrics=False)
 

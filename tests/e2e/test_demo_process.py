@@ -89,6 +89,7 @@ def done() -> subprocess.CompletedProcess[str]:
     return piped("demo", "--profile", "dgx-h100")
 
 
+@pytest.mark.full
 def test_the_picture_in_the_readme_shows_what_the_demonstration_prints(done: subprocess.CompletedProcess[str]):
     def shape(lines: list[str]) -> list[str]:
         return [re.sub(r"\d+(\.\d+)?", "#", " ".join(text.split())) for text in lines if text.strip()]

@@ -9,6 +9,8 @@ import sys
 import tarfile
 from typing import Any
 
+import pytest
+
 from hami_plugin.demo.node import SimulatedNode, environment
 from tests.e2e.manifests import small
 from tests.e2e.steps import WITHIN_S, bring_up, probed
@@ -36,6 +38,7 @@ def count(stage: SimulatedNode) -> None:
     stage.api.store.patch(("nodes", "", stage.node), {"status": status}, part="status")
 
 
+@pytest.mark.full
 async def test_doctor_follows_a_node_from_well_to_broken_and_packs_what_it_sees(running: Any) -> None:
     stage = await running(usageSeconds=0.05)
     secret = {"example.com/token": SECRET, "kubectl.kubernetes.io/last-applied-configuration": SECRET}

@@ -226,6 +226,7 @@ async def test_a_successor_knows_the_instances_of_its_predecessor_and_ends_them(
             await second.stop_daemon()
 
 
+@pytest.mark.full
 async def test_a_pod_that_wrote_itself_a_larger_instance_than_it_asks_for_is_refused() -> None:
     async with live(PROFILE, prepare=cut, vendors=VENDORS) as one:
         pod = await one.created(manifest("a", 4000))

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 
+import pytest
 from click.testing import CliRunner
 
 from hami_plugin.cli.main import main
@@ -68,6 +69,7 @@ async def beside(stage, *arguments):
     return await asyncio.to_thread(explain, stage, *arguments)
 
 
+@pytest.mark.full
 async def test_an_applications_own_fault_is_told_to_its_pod_and_the_card_stays(running):
     stage = await running()
     first, second, number = await shared(stage)
@@ -89,6 +91,7 @@ async def test_an_applications_own_fault_is_told_to_its_pod_and_the_card_stays(r
     assert "an application's own fault" in text
 
 
+@pytest.mark.full
 async def test_the_metric_ends_when_the_card_has_healed_and_explain_still_knows_the_fault(running):
     stage = await running(health={"probeSeconds": 0.2, "cleanLooks": 2, "holdSeconds": 0.3, "holdCapSeconds": 0.5})
     _first, _second, number = await shared(stage)

@@ -77,6 +77,7 @@ async def test_sigkill_before_the_reply_leaks_nothing_whether_the_kubelet(conduc
     await asyncio.gather(*(scenario(step) for step in spread(dying.BEFORE_THE_REPLY, part=4)))
 
 
+@pytest.mark.full
 @pytest.mark.scenario("A5")
 async def test_sigkill_after_the_reply_is_made_good_by_the_next_life(set_up):
     async def scenario(step):

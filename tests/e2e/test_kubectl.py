@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from click.testing import CliRunner
 
@@ -88,6 +89,7 @@ async def test_status_and_top_show_what_pods_have_and_use_and_what_is_unhealthy(
     assert json.loads(out)[0]["healthy"] == 7
 
 
+@pytest.mark.full
 async def test_fit_reads_the_live_cluster_its_pods_and_its_quotas(running: Any, tmp_path: Path) -> None:
     stage = await running()
     count(stage)
@@ -115,6 +117,7 @@ async def test_fit_reads_the_live_cluster_its_pods_and_its_quotas(running: Any, 
     assert "quota" in out
 
 
+@pytest.mark.full
 async def test_why_says_what_a_pod_waits_for(running: Any) -> None:
     stage = await running()
     count(stage)

@@ -114,6 +114,7 @@ async def test_a_second_daemon_with_a_state_directory_of_its_own_leaves_the_reso
         await second.stop_daemon()
 
 
+@pytest.mark.full
 async def test_a_pod_that_has_not_started_is_answered_the_same_after_the_checkpoint_was_removed(running):
     stage = await running()
     names = stage.family.resources
@@ -138,6 +139,7 @@ async def admitted(stage, manifest):
     return pod
 
 
+@pytest.mark.full
 async def test_a_node_that_is_shut_down_with_pods_and_is_back_holds_nothing_of_them(running):
     """The kubelet ends pods before the daemon, admits nobody meanwhile, and leaves objects that have failed."""
     stage = await running()

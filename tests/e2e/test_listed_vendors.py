@@ -72,6 +72,7 @@ async def readiness(stage: SimulatedNode, *, ready: bool) -> str:
     return str(said)
 
 
+@pytest.mark.full
 async def test_whole_xpus_are_counted_and_a_lost_one_is_withdrawn(set_up: Any) -> None:
     stage = await set_up("kunlun-p800-8")
     await stage.start_daemon()

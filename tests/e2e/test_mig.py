@@ -100,6 +100,7 @@ def lists(stage):
     return seen
 
 
+@pytest.mark.full
 async def test_each_profile_is_a_resource_beside_the_cards_that_are_not_cut(set_up):
     stage = await started(set_up, CUT, "mixed", passDeviceSpecs=True)
     existing = administrator(stage).instances(0)
@@ -141,6 +142,7 @@ async def test_a_shared_card_is_shared_as_ever_beside_instances(set_up):
     assert answer.edits.env["NVIDIA_VISIBLE_DEVICES"] == stage.hardware.machine.devices[1].uuid
 
 
+@pytest.mark.full
 async def test_a_fault_of_one_instance_leaves_its_neighbours_in_service(set_up):
     stage = await started(set_up, CUT, "mixed")
     existing = administrator(stage).instances(0)
@@ -168,6 +170,7 @@ async def test_a_fault_of_the_card_takes_all_its_instances_and_no_other_card(xid
         await stage.kubelet.admit(pod_of(stage, "late", {SMALL: 1}))
 
 
+@pytest.mark.full
 async def test_an_instance_that_is_unmade_goes_and_one_in_its_place_comes_with_its_own_name(set_up):
     stage = await started(set_up, CUT, "mixed")
     admin = administrator(stage)

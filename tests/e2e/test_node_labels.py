@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from hami_plugin.demo.node import NODE
 from hami_plugin.protocol.keys import LABELS
 from tests.e2e.steps import WITHIN_S, reported, start
@@ -38,6 +40,7 @@ async def test_a_node_is_labelled_as_feature_discovery_does_until_it_is_cleaned(
     assert labels(stage) == {"example.com/owner": "ml"}
 
 
+@pytest.mark.full
 async def test_labels_of_others_stay_and_are_told_of_and_off_removes_only_ours(set_up: Any) -> None:
     stage = await set_up()
     config = await mounted(stage, configuration(nodeLabels=True))
@@ -53,6 +56,7 @@ async def test_labels_of_others_stay_and_are_told_of_and_off_removes_only_ours(s
     assert LABELS not in stage.api.node(NODE)["metadata"]["annotations"]
 
 
+@pytest.mark.full
 async def test_instances_of_mixed_strategy_are_counted_by_profile(set_up: Any) -> None:
     vendors = {"nvidia": {"migStrategy": "mixed"}}
     stage = await set_up(nodeLabels=True, rescanSeconds=0.5, vendors=vendors)

@@ -94,6 +94,7 @@ async def test_a_whole_neuron_device_is_the_one_that_was_decided(set_up: Any) ->
     assert answer.edits.env == {"AWS_NEURON_VISIBLE_DEVICES": "0,1,2,3"}
 
 
+@pytest.mark.full
 async def test_a_lost_neuron_device_takes_its_cores_along(set_up: Any) -> None:
     stage = await set_up("aws-inf2-24xlarge")
     await started(stage, neuron=6, neuroncore=12)

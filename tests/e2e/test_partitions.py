@@ -44,6 +44,7 @@ async def partition(stage: SimulatedNode, name: str) -> str:
     return answer.edits.env["TOPS_VISIBLE_DEVICES"]
 
 
+@pytest.mark.full
 async def test_partitions_are_handed_out_once_also_after_a_restart(set_up: Any) -> None:
     stage: SimulatedNode = await set_up(
         "enflame-s60-8", vendors={"enflame": {"serve": "partitions", "cut": "beforehand"}}

@@ -84,6 +84,7 @@ async def test_the_lower_priority_waits_while_the_higher_one_works(running: Any)
     await stage.until(lambda: low.switches[1] >= 0, "the lower priority goes on", WITHIN_S)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("end", ["stopped", "api server away"])
 async def test_nobody_waits_for_a_daemon_that_decides_no_more(end: str, running: Any) -> None:
     stage = await running(**CONFIGURED)
@@ -99,6 +100,7 @@ async def test_nobody_waits_for_a_daemon_that_decides_no_more(end: str, running:
     await stage.until(lambda: low.switches == GOES_ON, "the release", WITHIN_S)
 
 
+@pytest.mark.full
 async def test_a_daemon_that_was_killed_leaves_its_release_to_the_next_one(running: Any) -> None:
     stage = await running(**CONFIGURED)
     high, low = await shared(stage)

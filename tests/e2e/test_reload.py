@@ -167,6 +167,7 @@ async def test_a_change_that_cannot_be_in_force_is_refused_whole_and_named(set_u
     assert (await metrics(stage))["config_refused"] == 0
 
 
+@pytest.mark.full
 async def test_the_level_of_the_log_changes_in_the_daemon_that_serves(set_up):
     stage = await set_up()
     config = await mounted(stage, logLevel="error")
@@ -180,6 +181,7 @@ async def test_the_level_of_the_log_changes_in_the_daemon_that_serves(set_up):
     assert not said(stage, "journal read")
 
 
+@pytest.mark.full
 async def test_sighup_judges_the_files_anew_and_ends_nothing(set_up):
     stage = await set_up()
     await mounted(stage)
@@ -192,6 +194,7 @@ async def test_sighup_judges_the_files_anew_and_ends_nothing(set_up):
     assert (await metrics(stage))["config_generation"] == 1
 
 
+@pytest.mark.full
 async def test_a_resource_that_gets_another_name_leaves_the_kubelet_under_the_first(set_up):
     stage = await set_up()
     config = await mounted(stage)

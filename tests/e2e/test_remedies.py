@@ -83,6 +83,7 @@ async def test_a_device_that_needs_a_reset_is_cordoned_and_its_reset_asked_for_o
     assert uuid in annotation(stage, CORDON)
 
 
+@pytest.mark.full
 async def test_a_dry_run_says_what_would_be_done_and_does_nothing(running: Any) -> None:
     stage = await running(remediation="dry-run")
 

@@ -100,6 +100,7 @@ async def test_a_running_container_is_resized_and_everything_agrees(running: Any
     await until_in_force(stage, region, (8000, 8000))
 
 
+@pytest.mark.full
 async def test_what_cannot_be_is_refused_with_what_to_change_and_nothing_changes(running: Any) -> None:
     stage = await running(usageSeconds=0.05)
     pod, region = await begun(stage)

@@ -114,6 +114,7 @@ def put(kind: str, region: Path, precious: Path) -> None:
             region.write_bytes(left_by("v1.1"))
 
 
+@pytest.mark.full
 @pytest.mark.scenario("X5")
 async def test_what_a_container_puts_in_the_place_of_its_region_harms_nobody_else(running):
     stage = await running()

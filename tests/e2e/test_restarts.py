@@ -68,6 +68,7 @@ async def test_restarts_in_a_row_killed_or_not_leave_nothing_behind(running, tel
     tell(f"{ROUNDS} restarts; {len(seen[-1])} files, sockets and folders after the first and after the last")
 
 
+@pytest.mark.full
 @pytest.mark.scenario("H7")
 async def test_fewer_shares_than_are_in_use_leave_running_pods_alone_and_admit_nobody_on_top(set_up):
     stage = await set_up(vendors={"nvidia": {"deviceSplitCount": SHARES}})

@@ -45,6 +45,7 @@ async def told(one: Live, name: str) -> list[dict[str, Any]]:
     return list(json.loads(one.noted(name)[NAMES]))
 
 
+@pytest.mark.full
 async def test_a_pods_instance_limits_it_and_is_destroyed_with_it_and_outlives_the_daemon() -> None:
     async with live(MACHINE, prepare=ready, vendors=VENDORS) as one:
         await one.run(manifest("a", 12, 30))

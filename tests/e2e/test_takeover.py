@@ -139,6 +139,7 @@ async def test_sigkill_of_the_successor_leaves_the_node_to_the_first(step, runni
         assert not failed or step == "is registered", str(arrivals)  # what it was asked before it was known to be dead
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("step", spread(dying.AS_INCUMBENT, part=6))
 async def test_sigkill_of_the_incumbent_leaves_the_node_to_the_successor(step, set_up, tell):
     stage = await set_up()
@@ -181,6 +182,7 @@ async def test_a_successor_of_a_daemon_that_cannot_hand_over_is_ready_and_serves
     await bring_up(stage, small("served", stage.family.resources))
 
 
+@pytest.mark.full
 async def test_a_successor_that_lacks_what_is_served_is_refused_and_says_why(running):
     stage = await running()
     options = stage.directory / "broken.yaml"

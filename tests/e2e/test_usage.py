@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from hami_plugin.demo.node import SimulatedNode
 from tests.e2e.manifests import asking, manifest
 from tests.e2e.steps import WITHIN_S, bring_up
@@ -102,6 +104,7 @@ async def test_what_the_hardware_says_of_each_card_is_told_under_our_names_and_h
     )
 
 
+@pytest.mark.full
 async def test_what_a_container_puts_in_place_of_its_usage_file_harms_no_other(running: Any) -> None:
     stage = await running(usageSeconds=0.05)
     resources = stage.family.resources

@@ -59,6 +59,7 @@ def test_no_secret_can_come_in():
     assert re.search(r"(?i)token|passw|secret|credential|://|--mount", DOCKERFILE) is None
 
 
+@pytest.mark.full
 def test_the_wheel_runs_from_an_empty_folder_with_the_entry_point_of_the_image(tmp_path):
     (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     root, empty = tmp_path / "root", tmp_path / "empty"

@@ -94,6 +94,7 @@ async def test_a_family_that_is_well_again_is_written_without_any_change():
         assert node.problem("node annotations") == ""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("replicas", "words"),
     [

@@ -208,6 +208,7 @@ def test_a_file_that_is_there_stays_and_nothing_is_written(tmp_path: Path) -> No
     assert mine.read_text(encoding="utf-8") == "mine"
 
 
+@pytest.mark.full
 def test_what_cannot_be_written_whole_is_not_written_at_all(tmp_path: Path) -> None:
     (tmp_path / "tests").write_text("a file where a folder should be", encoding="utf-8")
 

@@ -72,6 +72,7 @@ def test_what_looks_like_a_credential_is_removed(text):
     assert cleaned.startswith(b"before ")
 
 
+@pytest.mark.full
 def test_a_bundle_is_bounded_however_much_there_is():
     pages = {f"page-{number}": b"a" * (MAX_FILE + 1) for number in range(40)}
 

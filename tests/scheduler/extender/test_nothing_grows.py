@@ -82,6 +82,7 @@ def grown(before: Mapping[str, int], after: Mapping[str, int]) -> Mapping[str, t
     return {way: (before.get(way, 0), size) for way, size in after.items() if size > before.get(way, 0) + SLACK}
 
 
+@pytest.mark.full
 async def test_nothing_that_a_scheduler_keeps_grows_with_the_number_of_pods_that_ever_were():
     lives, stop = Lives(), asyncio.Event()
     running = asyncio.create_task(lives.service.run(stop))

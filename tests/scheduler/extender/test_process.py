@@ -80,6 +80,7 @@ async def test_a_pod_is_admitted_placed_and_bound_over_tls(server: SimulatedApiS
         assert await running.ended() == 0
 
 
+@pytest.mark.full
 async def test_a_successor_knows_what_its_predecessor_decided(server: SimulatedApiServer, tmp_path: Path) -> None:
     """Killed, not stopped: what it knew is in the annotations or nowhere."""
     async with started(server, tmp_path) as running:

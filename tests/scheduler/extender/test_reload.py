@@ -81,6 +81,7 @@ async def test_an_order_that_is_changed_counts_from_the_next_pod_on_without_a_re
         assert await running.ended() == 0
 
 
+@pytest.mark.full
 async def test_a_vendors_resource_that_is_renamed_is_decided_about_under_its_new_name(
     server: SimulatedApiServer, tmp_path: Path
 ) -> None:

@@ -62,6 +62,7 @@ def test_an_h200_is_compared_number_by_number(machine, check):
     assert "hami.io/node-nvidia-register" in result.output
 
 
+@pytest.mark.full
 def test_the_report_has_times_for_every_call_and_no_name_of_the_machine(machine, check):
     result = check(machine("t4-4-pcie"))
 
@@ -75,6 +76,7 @@ def test_the_report_has_times_for_every_call_and_no_name_of_the_machine(machine,
     }
 
 
+@pytest.mark.full
 def test_a_lost_card_differs_and_the_others_are_still_compared(machine, check):
     simulator = machine("dgx-h100")
     simulator.inject("lost", 3)
@@ -90,6 +92,7 @@ def test_a_lost_card_differs_and_the_others_are_still_compared(machine, check):
     assert "differs: session: handle (card 3)" in result.output
 
 
+@pytest.mark.full
 def test_a_call_that_fails_is_named_with_claim_and_observation(machine, check):
     simulator = machine("t4-4-pcie")
     simulator.inject("fail-call", 1, "nvmlDeviceGetMemoryInfo_v2:3")
@@ -183,6 +186,7 @@ def test_a_card_in_mig_mode_is_an_administrators_choice(machine, check):
     assert result.checks("same", "kubelet", "allocatable")[0]["observed"] == 70
 
 
+@pytest.mark.full
 def test_the_instances_of_a_card_are_compared_with_its_table_and_the_kernels_files(machine, check):
     simulator = machine("a100-pcie-2-mig")
 
@@ -240,6 +244,7 @@ def test_changes_that_fail_leave_the_card_as_it_was(machine, check):
     assert _state(simulator) == before
 
 
+@pytest.mark.full
 def test_a_card_that_somebody_uses_is_not_changed(machine, check):
     simulator = machine("a100-pcie-2-mig")
     simulator.inject("process", 1, "4242:100")
