@@ -25,7 +25,8 @@ import aiohttp
 from bench.figures import Figure
 from bench.occupation import COUNT, cluster
 from hami_plugin.demo.node import reserved_port
-from hami_plugin.simulation.apiserver import RESOURCES, SimulatedApiServer
+from hami_plugin.simulation.apiserver import SimulatedApiServer
+from hami_plugin.simulation.objects import RESOURCES
 
 NODES = 5000
 MAX_RATIO = 2.0

@@ -16,7 +16,8 @@ from typing import Any
 from hami_plugin.errors import HamiError
 from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import Json
-from hami_plugin.simulation.apiserver import Object, SimulatedApiServer
+from hami_plugin.simulation.apiserver import SimulatedApiServer
+from hami_plugin.simulation.objects import Object
 
 _TERM = re.compile(
     r"""device\.attributes\[["'](?P<domain>[^"']+)["']\]\.(?P<name>\w+)\s*(?P<how>==|>=|<=)\s*(?P<value>"[^"]*"|\d+)"""

@@ -28,7 +28,8 @@ from hami_plugin.kubelet.api import pluginregistration_pb2 as registration_pb
 from hami_plugin.kubelet.api import pluginregistration_pb2_grpc as registration_rpc
 from hami_plugin.kubelet.listener import FileIdentity
 from hami_plugin.model.views import PodView
-from hami_plugin.simulation.apiserver import SimulatedApiServer, StatusError
+from hami_plugin.simulation.apiserver import SimulatedApiServer
+from hami_plugin.simulation.objects import StatusError
 
 SERVICES: Mapping[str, tuple[Any, Any]] = {
     "v1.DRAPlugin": (v1, v1_rpc.DRAPluginStub),

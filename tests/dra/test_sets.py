@@ -12,7 +12,8 @@ from hami_plugin.model.device import Health
 from hami_plugin.model.links import Link, Links
 from hami_plugin.scheduler.engine.topology import choose
 from hami_plugin.simulation.allocation import UnschedulableError, allocate, deallocate
-from hami_plugin.simulation.apiserver import RESOURCES, SimulatedApiServer
+from hami_plugin.simulation.apiserver import SimulatedApiServer
+from hami_plugin.simulation.objects import RESOURCES
 from tests.support.builders import FAMILY, snapshot, uuid
 from tests.support.machines import cases, found
 from tests.support.scale import spread

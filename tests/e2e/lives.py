@@ -12,8 +12,8 @@ from hami_plugin.errors import HamiError
 from hami_plugin.model.device import physical_counts
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.protocol import keys
-from hami_plugin.simulation.apiserver import StatusError
 from hami_plugin.simulation.kubelet import AdmissionError, StartError
+from hami_plugin.simulation.objects import StatusError
 from hami_plugin.simulation.scheduler import BINPACK, POLICY, TOPOLOGY_AWARE
 from tests.e2e.manifests import NAMESPACE, asking, idle, manifest
 from tests.e2e.truth import annotation, difference, grants_of

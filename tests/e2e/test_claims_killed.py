@@ -11,8 +11,8 @@ import pytest
 from hami_plugin.demo.node import GUARD_S
 from hami_plugin.dra.slices import device_name
 from hami_plugin.simulation.allocation import pool_slices
-from hami_plugin.simulation.apiserver import RESOURCES
 from hami_plugin.simulation.dra import PrepareError
+from hami_plugin.simulation.objects import RESOURCES
 from tests.e2e import dying_claims as dying
 from tests.e2e.claiming import DRIVER, NAMESPACE, Stage, spec_directories, staged
 from tests.support.scale import spread

@@ -9,7 +9,7 @@ from hami_plugin.demo.node import NODE
 from hami_plugin.model.views import pod_view
 from hami_plugin.protocol import keys
 from hami_plugin.protocol.lock import parse_lock
-from hami_plugin.simulation.apiserver import RESOURCES, Filter
+from hami_plugin.simulation.objects import RESOURCES, Filter
 from tests.e2e.manifests import asking, manifest
 from tests.e2e.steps import WITHIN_S
 from tests.e2e.truth import annotation

@@ -10,7 +10,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from hami_plugin.simulation.apiserver import REQUESTS, SimulatedApiServer, merged
+from hami_plugin.simulation.apiserver import REQUESTS, SimulatedApiServer
+from hami_plugin.simulation.objects import merged
 
 MERGE = {"Content-Type": "application/merge-patch+json"}
 NODE = "/api/v1/nodes/n1"

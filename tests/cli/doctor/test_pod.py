@@ -9,7 +9,7 @@ import pytest
 from hami_plugin.cli.doctor.asking import pod_facts, processes_of
 from hami_plugin.cli.doctor.pod import LimitedProcess, pod_findings
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_SUCCESS
-from hami_plugin.simulation.apiserver import RESOURCES
+from hami_plugin.simulation.objects import RESOURCES
 from tests.cli.doctor.sick import Patient, patient
 from tests.e2e.manifests import NAMESPACE, asking, idle, manifest
 from tests.support.scale import spread

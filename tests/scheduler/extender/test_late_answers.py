@@ -8,7 +8,7 @@ import pytest
 
 from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.scheduler.extender.extender import Extender, Options
-from hami_plugin.simulation.apiserver import RESOURCES, ObjectStore
+from hami_plugin.simulation.objects import RESOURCES, ObjectStore
 from tests.support.memory import MemoryCluster
 from tests.support.scheduling import COUNT, FAMILIES, KEYS, cards, manifest, until
 

@@ -10,7 +10,7 @@ from hami_plugin.aio import Backoff
 from hami_plugin.errors import ClusterError
 from hami_plugin.protocol.keys import NODE_LOCK
 from hami_plugin.scheduler.extender.extender import Extender, Options
-from hami_plugin.simulation.apiserver import RESOURCES, ObjectStore
+from hami_plugin.simulation.objects import RESOURCES, ObjectStore
 from tests.support.memory import MemoryCluster, kept
 from tests.support.scale import sized
 from tests.support.scheduling import COUNT, FAMILIES, KEYS, binding, cards, manifest, until

@@ -14,7 +14,8 @@ from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME
 from hami_plugin.scheduler.extender.extender import Extender
 from hami_plugin.sdk import Family
-from hami_plugin.simulation.apiserver import RESOURCES, SimulatedApiServer
+from hami_plugin.simulation.apiserver import SimulatedApiServer
+from hami_plugin.simulation.objects import RESOURCES
 from tests.hami.answers import answer
 from tests.hami.catalog import Catalog
 from tests.hami.compare import compared

@@ -35,7 +35,8 @@ from hami_plugin.scheduler.extender.app import Scheduler, configured
 from hami_plugin.scheduler.extender.extender import Extender, Options
 from hami_plugin.scheduler.extender.metrics import SchedulerMetrics
 from hami_plugin.sdk import LockRule
-from hami_plugin.simulation.apiserver import RESOURCES, Filter, ObjectStore, SimulatedApiServer
+from hami_plugin.simulation.apiserver import SimulatedApiServer
+from hami_plugin.simulation.objects import RESOURCES, Filter, ObjectStore
 from tests.support.builders import changed
 from tests.support.memory import MemoryCluster
 from tests.support.pods import of_vendor
