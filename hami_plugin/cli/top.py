@@ -80,13 +80,31 @@ def _rows(device: Mapping[str, Any]) -> Iterator[Sequence[str]]:
             "-" if utilization is None else f"{utilization:.0%}",
             _remark(container),
         )
+    for one in device.get("outsiders") or ():
+        yield (
+            "",
+            "",
+            "",
+            f"({one['who']})",
+            _count(one["processes"]),
+            _size(one["memory"]),
+            "",
+            "",
+            "",
+            "by the driver",
+        )
 
 
 def _remark(container: Mapping[str, Any]) -> str:
     state = str(container["state"])
-    if state == "ok":
-        return ""
-    return f"{state}: {container['detail']}" if container["detail"] else state
+    said = f"{state}: {container['detail']}" if container["detail"] else state
+    listed = container.get("driverProcesses")  # a daemon of before has none
+    driver = "" if listed is None else f"{_size(container['driverMemory'])} in {_count(listed)} by the driver"
+    return "; ".join(filter(None, ("" if state == "ok" else said, driver)))
+
+
+def _count(processes: int) -> str:
+    return f"{processes} process{'' if processes == 1 else 'es'}"
 
 
 def _known(count: int | None) -> str:

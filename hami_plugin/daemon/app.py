@@ -61,6 +61,7 @@ from hami_plugin.telemetry.metrics import (
     Claimed,
     Costs,
     Devices,
+    DeviceUserMetrics,
     FaultMetrics,
     HamiUsage,
     HardwareLoad,
@@ -517,6 +518,7 @@ class Daemon:
                 self.loads,
                 hami_node=self._settings.node_name if self._settings.hami_metrics else "",
             ),
+            DeviceUserMetrics(self._occupied, self.loads, self._pods.get),
             *((HeldBack(lambda: tuple(self._priorities.held_back.values())),) if self._settings.priority_loop else ()),
             Resized(lambda: self._resizer.counts),
             *((Costs(self._counted_cost),) if self._settings.cost_metrics else ()),
@@ -547,7 +549,7 @@ class Daemon:
 
     def usage(self) -> Mapping[str, object]:
         """Every device with its containers and what they use, for ``hami-plugin top``."""
-        return usage_document(self._occupied(), self._usage, self.loads, self._settings.node_name)
+        return usage_document(self._occupied(), self._usage, self.loads, self._pods.get, self._settings.node_name)
 
     async def resize(self, wish: Mapping[str, Any]) -> Mapping[str, Any]:
         """Change what a container that runs may use of its devices, for ``hami-plugin resize``."""

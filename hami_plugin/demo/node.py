@@ -260,10 +260,10 @@ class SimulatedNode:
         _status, body = await self.get("/readyz")
         return dict(json.loads(body))
 
-    async def get(self, path: str) -> tuple[int, str]:
+    async def get(self, path: str, accept: str = "*/*") -> tuple[int, str]:
         """A GET to the daemon: status and body."""
         url = f"http://{self.options['--http']}{path}"
-        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        async with aiohttp.ClientSession() as session, session.get(url, headers={"Accept": accept}) as answer:
             return answer.status, await answer.text()
 
     def found_broken(self, uuid: str) -> bool:

@@ -30,15 +30,37 @@ class Pace(StrEnum):
     """Nobody decides about priorities any more: its limit of cores holds, as at its start."""
 
 
+MAX_PROCESSES = 1024
+"""Of one device. What a driver lists beyond is left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessOwner:
+    """The UID of the pod that a process is of, and the runtime's id of the container; empty for none."""
+
+    pod: str = ""
+    container: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceProcess:
+    """A process that works on a device. ``memory_used`` in bytes, where it is told. ``owner`` is None if unknown."""
+
+    pid: int
+    memory_used: int | None
+    owner: ProcessOwner | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceLoad:
-    """What the hardware itself says of a device: bytes in use, and percent of the time in which it, or its memory, was
-    busy. None is what it does not tell.
+    """What the hardware itself says of a device: bytes in use, percent of the time in which it, or its memory, was
+    busy, and which processes work on it. None is what it does not tell.
     """
 
     memory_used: int | None = None
     utilization: int | None = None
     memory_utilization: int | None = None
+    processes: tuple[DeviceProcess, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,7 +57,7 @@ class PodView:
 
     ``group`` is the pod group that it is to be scheduled with, of the scheduler plugin or of Kubernetes itself.
     ``claims`` are the ResourceClaims, by the pod's names for them, as far as they have been made. ``shares_processes``:
-    its containers see each other's.
+    its containers see each other's. ``running`` are its containers' names by the runtime's ids, where it has several.
     """
 
     uid: str
@@ -76,6 +76,7 @@ class PodView:
     group: str = ""
     claims: Mapping[str, str] = field(default_factory=dict)
     shares_processes: bool = False
+    running: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -174,7 +175,16 @@ def pod_view(pod: Json, *, brief: bool = False) -> PodView:
         group=_text(_map(meta, "labels"), GROUP_LABEL) or _text(_map(spec, "schedulingGroup"), "podGroupName"),
         claims={} if brief else _claims(spec, status, extended),
         shares_processes=spec.get("shareProcessNamespace") is True,
+        running={} if brief else _running(status),
     )
+
+
+def _running(status: Json) -> Mapping[str, str]:
+    """Names of the containers that have started, by the runtime's ids: ``containerd://<id>``."""
+    known = [*_items(status, "initContainerStatuses"), *_items(status, "containerStatuses")]
+    if len(known) < 2:
+        return {}
+    return {_text(one, "containerID").rpartition("://")[2]: _text(one, "name") for one in known}
 
 
 def changed_pod_view(pod: PodView, now: Json) -> PodView:

@@ -28,6 +28,7 @@ from hami_plugin.model.placement import Grant, Share
 from hami_plugin.model.usage import ContainerUsage, DeviceLoad, DeviceUsage, Pace, UsageState
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.occupancy import DeviceOccupancy
+from hami_plugin.node_status.processes import FindPod, device_users
 
 log = logger(__name__)
 
@@ -340,16 +341,22 @@ def _remove(folder: Path) -> bool:
 
 
 def usage_document(
-    occupied: Iterable[DeviceOccupancy], reader: UsageReader, loads: Loads, node: str
+    occupied: Iterable[DeviceOccupancy], reader: UsageReader, loads: Loads, pod: FindPod, node: str
 ) -> Mapping[str, Any]:
-    """Every device with its containers, what they may use and what they use, as JSON has it. Memory is in bytes."""
+    """Every device with its containers, what they may use and what they use, as JSON has it. Memory is in bytes.
+
+    ``driver…`` is by the driver's list of processes, and ``outsiders`` are processes of others; None where unlisted.
+    """
     readings = reader.readings
     used = {(one.held.key, device.uuid): device for one in readings for device in one.usage.devices}
     states = {one.held.key: one.usage for one in readings}
     devices = []
     for one in occupied:
+        load = loads.of(one.source.vendor, one.device.uuid) or DeviceLoad()
+        users = device_users(one, load, pod)
         containers = []
         for portion in one.portions:
+            listed = users.containers[portion.held.key] if users else None
             found, usage = used.get((portion.held.key, one.device.uuid)), states.get(portion.held.key)
             containers.append(
                 {
@@ -361,11 +368,12 @@ def usage_document(
                     "memoryUsed": found.memory_used if found else None,
                     "utilization": found.utilization / 100 if found else None,
                     "processes": usage.processes if usage else None,
+                    "driverMemory": listed.memory if listed else None,
+                    "driverProcesses": listed.processes if listed else None,
                     "state": usage.state.value if usage else "not measured",
                     "detail": usage.detail if usage else "",
                 }
             )
-        load = loads.of(one.source.vendor, one.device.uuid) or DeviceLoad()
         devices.append(
             {
                 "vendor": one.source.vendor,
@@ -382,6 +390,12 @@ def usage_document(
                 "shares": one.shares,
                 "sharesAllocated": one.handed,
                 "containers": containers,
+                "outsiders": users
+                and [
+                    {"who": str(who), "processes": those.processes, "memory": those.memory}
+                    for who, those in users.outsiders.items()
+                    if those.processes
+                ],
             }
         )
     return {"node": node, "ageSeconds": reader.age_s(), "devices": devices}

@@ -23,6 +23,7 @@ from hami_plugin.model.usage import ContainerUsage, DeviceLoad, DeviceUsage
 from hami_plugin.node_status.cost import Amount, CostAccount
 from hami_plugin.node_status.faults import FaultLog
 from hami_plugin.node_status.occupancy import DeviceOccupancy, Portion
+from hami_plugin.node_status.processes import FindPod, device_users
 from hami_plugin.node_status.usage import Loads, UsageReader, UsageReading
 from hami_plugin.partitions.life import ABSENT, State
 from hami_plugin.partitions.manager import Partitions
@@ -749,6 +750,54 @@ class HardwareLoad(Collector):
     def _hamis(self, one: DeviceOccupancy) -> tuple[str, ...]:
         model = one.source.family.node.register(one.device, True).type
         return (self._node, str(one.device.index), one.device.uuid, model, "vGPU")
+
+
+class DeviceUserMetrics(Collector):
+    """Who uses devices by their driver's lists of processes, where these are asked for."""
+
+    def __init__(self, occupied: Callable[[], Iterable[DeviceOccupancy]], loads: Loads, pod: FindPod) -> None:
+        self._occupied = occupied
+        self._loads = loads
+        self._pod = pod
+
+    def collect(self) -> Iterator[Metric]:
+        found = [
+            (one, users)
+            for one in self._occupied()
+            if (users := device_users(one, self._loads.of(one.source.vendor, one.device.uuid), self._pod))
+        ]
+        containers = [
+            ((*_names(one), *_holder(portion.held)), users.containers[portion.held.key])
+            for one, users in found
+            for portion in one.portions
+        ]
+        outsiders = [
+            ((*_names(one), str(who)), those) for one, users in found for who, those in users.outsiders.items()
+        ]
+        yield gauge(
+            "container_processes",
+            "Processes of the container on the device, by the driver's list.",
+            (*NAMES, *HOLDER),
+            [(labels, those.processes) for labels, those in containers],
+        )
+        yield gauge(
+            "container_processes_memory_bytes",
+            "Memory of the device that these processes have.",
+            (*NAMES, *HOLDER),
+            [(labels, those.memory) for labels, those in containers],
+        )
+        yield gauge(
+            "device_outsiders",
+            "Processes on the device that are of no container with a share of it: of no pod, another pod, or unknown.",
+            (*NAMES, "who"),
+            [(labels, those.processes) for labels, those in outsiders],
+        )
+        yield gauge(
+            "device_outsiders_memory_bytes",
+            "Memory of the device that these processes have.",
+            (*NAMES, "who"),
+            [(labels, those.memory) for labels, those in outsiders],
+        )
 
 
 class HamiUsage(Collector):

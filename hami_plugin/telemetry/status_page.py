@@ -211,6 +211,7 @@ def _tile(device: Mapping[str, Any]) -> str:
         + f"<div>{device['sharesAllocated']} of {device['shares']} shares, {_size(held)} of {_size(memory)}</div>"
         + (f'<meter min="0" max="{memory}" value="{min(held, memory)}">{_size(held)}</meter>' if memory else "")
         + _holders(device["containers"])
+        + _outsiders(device["outsiders"] or ())
         + f'<div class="soft mono">{_text(device["uuid"])}</div></li>\n'
     )
 
@@ -221,10 +222,18 @@ def _holders(containers: Sequence[Mapping[str, Any]]) -> str:
     lines = []
     for one in containers:
         used = f", uses {_size(one['memoryUsed'])}" if one["memoryUsed"] is not None else ""
+        if one["driverMemory"] is not None:
+            used += f" ({_size(one['driverMemory'])} by the driver)"
         cores = f", {one['cores']:.0%} of the cores" if one["cores"] else ""
         name = f"{_text(one['namespace'])}/{_text(one['pod'])} ({_text(one['container'])})"
         lines.append(f"<li>{name}: {_size(one['memoryLimit'])}{cores}{used}</li>")
     return '<ul class="plain">' + "".join(lines) + "</ul>"
+
+
+def _outsiders(groups: Sequence[Mapping[str, Any]]) -> str:
+    """Processes on the device that are of nobody who has a share of it."""
+    lines = [f"<li>{_text(one['who'])}: {one['processes']} on it, {_size(one['memory'])}</li>" for one in groups]
+    return f'<ul class="plain mid">{"".join(lines)}</ul>' if lines else ""
 
 
 def _links(group: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -29,7 +29,7 @@ from hami_plugin.model.device import MAX_DEVICES, Action, Device, Discovery, Fau
 from hami_plugin.model.links import Link, Links
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.ports import NullObserver, Observer
-from hami_plugin.model.usage import DeviceLoad
+from hami_plugin.model.usage import MAX_PROCESSES, DeviceLoad, DeviceProcess, ProcessOwner
 from hami_plugin.protocol.decisions import one_id
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.sdk import (
@@ -425,10 +425,20 @@ def _loads(reported: Any) -> Mapping[str, DeviceLoad]:
             memory_used=_within(one.memory_used, 1 << 63),
             utilization=_within(one.utilization, 100),
             memory_utilization=_within(one.memory_utilization, 100),
+            processes=None if one.processes is None else tuple(_processes(one.processes)),
         )
         for uuid, one in limited(dict(reported).items())
         if _text(uuid) and isinstance(one, DeviceLoad)
     }
+
+
+def _processes(reported: Any) -> Iterator[DeviceProcess]:
+    """Without those that cannot be."""
+    for listed in islice(tuple(reported), MAX_PROCESSES):
+        process = of_kind(DeviceProcess, listed)
+        if _within(process.pid, 1 << 31):
+            owner = of_kind(ProcessOwner, process.owner) if process.owner else None
+            yield replace(process, memory_used=_within(process.memory_used, 1 << 63), owner=owner)
 
 
 def _within(amount: object, most: int) -> int | None:

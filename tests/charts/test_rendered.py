@@ -568,3 +568,14 @@ def test_the_right_to_write_conditions_is_granted_where_a_daemon_writes_them_and
     assert granted({}) == []
     assert granted(on) == [["patch"]]
     assert granted({"pools": [{"name": "a", "nodeSelector": {"a": "b"}, **on}]}) == [["patch"]]
+
+
+def test_a_daemon_sees_the_hosts_processes_only_where_it_is_to_say_whose_they_are():
+    def sees(plugin):
+        pods = [one["spec"]["template"]["spec"] for one in rendered({"devicePlugin": plugin}).kind("DaemonSet")]
+        return [pod.get("hostPID", False) for pod in pods]
+
+    on = {"nvidia": {"processUsage": True}}
+    assert sees({}) == [False]
+    assert sees(on) == [True]
+    assert sees({"pools": [{"name": "a", "nodeSelector": {"a": "b"}, **on}]}) == [True]

@@ -32,7 +32,7 @@ def test_the_process_reads_a_pipe_and_prints_values_that_helm_can_read():
     assert yaml.safe_load(done.stdout) == {"devicePlugin": {"nvidia": {"splitCount": 4}}}
     assert done.stderr.splitlines() == [
         "becomes  devicePlugin.deviceSplitCount: devicePlugin.nvidia.splitCount=4",
-        "dropped  devicePlugin.hostPID: the daemon needs no process namespace of the host",
+        "dropped  devicePlugin.hostPID: nvidia.processUsage sets it; nothing else needs the host's process ids",
         f"refused  dra.enabled: {DRA}",
         "3 keys: 1 becomes, 1 dropped, 1 refused",
     ]

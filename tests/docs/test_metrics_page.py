@@ -21,6 +21,7 @@ from hami_plugin.telemetry.metrics import (
     ConfigurationMetrics,
     Costs,
     Devices,
+    DeviceUserMetrics,
     FaultMetrics,
     HamiUsage,
     HardwareLoad,
@@ -53,6 +54,7 @@ def daemon() -> CollectorRegistry:
     registry.register(Usage(reader))
     registry.register(Resized(dict))
     registry.register(HardwareLoad(tuple, Loads(kept=1.0), hami_node="node"))
+    registry.register(DeviceUserMetrics(tuple, Loads(kept=1.0), lambda _uid: None))
     registry.register(HeldBack(tuple))
     registry.register(Costs(CostAccount))
     registry.register(PartitionMetrics(()))

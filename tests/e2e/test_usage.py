@@ -104,6 +104,70 @@ async def test_what_the_hardware_says_of_each_card_is_told_under_our_names_and_h
     )
 
 
+async def test_processes_on_a_card_are_told_by_container_and_those_of_nobody_who_has_it_are_counted(
+    running: Any,
+) -> None:
+    stage = await running(usageSeconds=0.05, vendors={"nvidia": {"processUsage": True}})
+    pod = await bring_up(stage, manifest("busy", [asking("main", stage.family.resources, memory=4096, cores=30)]))
+    card = await card_of(stage, "busy")
+    ours = f"0::/kubepods.slice/kubepods-pod{pod.uid.replace('-', '_')}.slice/cri-containerd-{'4f' * 32}.scope\n"
+    for pid, cgroup in ((4711, ours), (4712, "0::/system.slice/nvidia-cuda-mps.service\n")):
+        folder = stage.hardware.simulator.directory / "proc" / str(pid)
+        folder.mkdir()
+        (folder / "cgroup").write_text(cgroup)
+    for process in ("4711:6000", "4712:300", "4713:20"):
+        stage.hardware.simulator.inject("process", card["number"], process)
+
+    async def told(name: str, *labels: str) -> dict[tuple[str, ...], float]:
+        found = series((await stage.get("/metrics"))[1], name)
+        return {tuple(dict(key)[label] for label in labels): value for key, value in found.items()}
+
+    async with asyncio.timeout(WITHIN_S):
+        wanted = {(card["uuid"], "busy"): 1}
+        while await told("hami_plugin_container_processes", "uuid", "pod") != wanted:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert await told("hami_plugin_container_processes_memory_bytes", "pod", "container") == {
+        ("busy", "main"): 6000 << 20
+    }
+    outside = await told("hami_plugin_device_outsiders_memory_bytes", "uuid", "who")
+    assert {who: value for (uuid, who), value in outside.items() if uuid == card["uuid"]} == {
+        "no pod": 300 << 20,
+        "another pod": 0,
+        "unknown": 20 << 20,
+    }
+    assert sum((await told("hami_plugin_device_outsiders", "uuid", "who")).values()) == 2
+
+    status, out, _err = await ran(stage)
+    assert status == 0
+    (line,) = (line for line in out.splitlines() if "/busy " in line)
+    assert "6000 MiB in 1 process by the driver" in line
+    assert any("(no pod)" in line and "300 MiB" in line for line in out.splitlines())
+    page = await stage.get("/", accept="text/html")
+    assert "(5.9 GiB by the driver)" in page[1]
+    assert "no pod: 1 on it, 300 MiB" in page[1]
+
+
+async def card_of(stage: SimulatedNode, pod: str) -> dict[str, Any]:
+    """The device that the pod has."""
+    _status, text = await stage.get("/debug/usage")
+    (card,) = (one for one in json.loads(text)["devices"] if pod in {each["pod"] for each in one["containers"]})
+    return {**card, "number": int(card["number"])}
+
+
+@pytest.mark.full
+async def test_nobody_lists_processes_unasked(running: Any) -> None:
+    stage = await running(usageSeconds=0.05)
+    stage.hardware.simulator.inject("process", 0, "4711:6000")
+    await bring_up(stage, manifest("busy", [asking("main", stage.family.resources, memory=4096, cores=30)]))
+
+    async with asyncio.timeout(WITHIN_S):
+        while not series((await stage.get("/metrics"))[1], "hami_plugin_device_memory_used_bytes"):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+    assert series((await stage.get("/metrics"))[1], "hami_plugin_device_outsiders") == {}
+    assert json.loads((await stage.get("/debug/usage"))[1])["devices"][0]["outsiders"] is None
+
+
 @pytest.mark.full
 async def test_what_a_container_puts_in_place_of_its_usage_file_harms_no_other(running: Any) -> None:
     stage = await running(usageSeconds=0.05)

@@ -73,6 +73,7 @@ def document(name: str = "plain") -> dict[str, Any]:
             "memoryLimit": 1 << 30,
             "cores": 0.25,
             "memoryUsed": 5 << 20,
+            "driverMemory": 7 << 20,
         }
     ]
     devices = [
@@ -89,6 +90,7 @@ def document(name: str = "plain") -> dict[str, Any]:
             "shares": 10,
             "sharesAllocated": 1,
             "containers": containers if number == "0" else [],
+            "outsiders": [{"who": name, "processes": 2, "memory": 9 << 20}] if number == "0" else None,
         }
         for number, health in enumerate_text("healthy", "suspect", "unhealthy", "probation")
     ]
@@ -116,7 +118,16 @@ def test_the_page_is_well_formed_and_says_everything() -> None:
     found = Checked(page(document()))
 
     assert len(found.ids) == len(set(found.ids))
-    for words in ("1 of 10 shares", "1.0 GiB", "25% of the cores", "uses 5 MiB", "configuration 3", "2 more", "free"):
+    for words in (
+        "1 of 10 shares",
+        "1.0 GiB",
+        "25% of the cores",
+        "uses 5 MiB (7 MiB by the driver)",
+        "2 on it, 9 MiB",
+        "configuration 3",
+        "2 more",
+        "free",
+    ):
         assert words in found.text
     assert not found.attributes & {"onclick", "onload", "style"}
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hami_plugin.errors import DriverUnavailableError
 from hami_plugin.model.device import Action, Discovery, Fault, Sighting
 from hami_plugin.model.links import Link, Links
-from hami_plugin.model.usage import DeviceLoad
+from hami_plugin.model.usage import MAX_PROCESSES, DeviceLoad, DeviceProcess, ProcessOwner
 from hami_plugin.protocol.decisions import decode_devices, encode_devices
 from hami_plugin.protocol.register import DeviceInfo, decode_json, encode_json
 from hami_plugin.vendor_boundary.guard import IMPLAUSIBLE, CheckedDriver, plausible, plausible_fault, plausible_links
@@ -160,12 +160,24 @@ class Loaded(ScriptedDriver):
         return self.told
 
 
+def process(pid, memory):
+    return DeviceProcess(pid=pid, memory_used=memory, owner=ProcessOwner(pod="p"))
+
+
 @pytest.mark.parametrize(
     ("told", "believed"),
     [
         ({"a": DeviceLoad(memory_used=5, utilization=100)}, {"a": DeviceLoad(memory_used=5, utilization=100)}),
         ({"a": DeviceLoad(memory_used=-1, utilization=101, memory_utilization=True)}, {"a": DeviceLoad()}),
         ({"a": 5, 7: DeviceLoad()}, {}),
+        (
+            {"a": DeviceLoad(processes=(process(7, 5), process(0, 5), process("7", 5), process(8, -1)))},
+            {"a": DeviceLoad(processes=(process(7, 5), process(8, None)))},
+        ),
+        (
+            {"a": DeviceLoad(processes=tuple(process(7, 5) for _ in range(MAX_PROCESSES + 9)))},
+            {"a": DeviceLoad(processes=tuple(process(7, 5) for _ in range(MAX_PROCESSES)))},
+        ),
         (ZeroDivisionError("by nought"), {}),
     ],
 )

@@ -11,10 +11,11 @@ from typing import Any
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostPaths
+from hami_plugin.host.processes import hosts_processes_seen, owner_of
 from hami_plugin.log import logger
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import NO_LINKS, Link, Links, symmetric
-from hami_plugin.model.usage import DeviceLoad
+from hami_plugin.model.usage import MAX_PROCESSES, DeviceLoad, DeviceProcess
 from hami_plugin.sdk import HealthEvent
 from hami_plugin.sdk.polling import QueriedDevice
 from vendors.nvidia.health import (
@@ -423,6 +424,7 @@ class NvmlDriver:
             self._nvml, settings.healthchecks.policy(), self._busy, concerned=self._parts.concerned
         )
         self._clock = clock
+        self._lists_processes = settings.process_usage
         self._opened_at = 0.0
         self._opened_on: tuple[str, ...] = ()
         self._silent = False
@@ -493,7 +495,19 @@ class NvmlDriver:
             used = self._nvml.memory_used(handle)
         with suppress(NvmlError):
             busy, memory = self._nvml.utilization(handle)
-        return DeviceLoad(memory_used=used, utilization=busy, memory_utilization=memory)
+        processes = self._processes(handle) if self._lists_processes else None
+        return DeviceLoad(memory_used=used, utilization=busy, memory_utilization=memory, processes=processes)
+
+    def _processes(self, handle: Handle) -> tuple[DeviceProcess, ...] | None:
+        """Those that the driver lists, and whose they are by their cgroups."""
+        try:
+            listed = self._nvml.processes(handle)
+        except NvmlError:
+            return None
+        return tuple(
+            DeviceProcess(pid=pid, memory_used=used, owner=owner_of(self._host.proc, pid))
+            for pid, used in listed[:MAX_PROCESSES]
+        )
 
     def poll(self, timeout: float) -> Sequence[HealthEvent]:
         events = self._events.poll(timeout)
@@ -515,6 +529,8 @@ class NvmlDriver:
             raise library_missing(str(error), self._host) from error
         self._facts = self._versions()
         log.info("driver opened", **self._facts)
+        if self._lists_processes and not hosts_processes_seen(self._host.proc):
+            log.warning("processUsage shows no other container's processes: the pod needs hostPID: true")
 
     def _version(self) -> str:
         """Version of the driver that the library belongs to: ``12.535.104.05`` is that of 535.104.05."""

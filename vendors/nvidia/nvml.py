@@ -221,6 +221,11 @@ class Nvml(NvmlLibrary):
         """Bytes, with those that the driver keeps for itself."""
         return int(self.ask("nvmlDeviceGetMemoryInfo", handle).used)
 
+    def processes(self, handle: Handle) -> Sequence[tuple[int, int | None]]:
+        """The processes that compute on the card: their ids, as this process's namespace has them, and their bytes."""
+        found = self.ask("nvmlDeviceGetComputeRunningProcesses", handle)
+        return [(int(one.pid), None if one.usedGpuMemory is None else int(one.usedGpuMemory)) for one in found]
+
     def utilization(self, handle: Handle) -> tuple[int, int]:
         """Percent of the last moment in which the card computed, and in which its memory was read or written."""
         found = self.ask("nvmlDeviceGetUtilizationRates", handle)

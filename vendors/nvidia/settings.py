@@ -201,6 +201,14 @@ class NvidiaSettings(ServedSettings):
         "at a time on a card, needs `deviceSplitCount: 1`, and CAP_SYS_ADMIN unless the cards are in it already.",
     )
 
+    process_usage: bool = setting(
+        "processUsage",
+        False,
+        "Also show what containers use of their cards by the driver's list of processes, which no container can "
+        "forge: each process's cgroup names its pod. The daemon then needs the host's process ids (the chart sets "
+        "`hostPID`).",
+    )
+
     device_list_strategy: Annotated[tuple[Way | Literal["auto"], ...], BeforeValidator(listed)] = setting(
         "deviceListStrategy",
         (Way.ENVVAR,),
