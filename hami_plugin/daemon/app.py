@@ -69,6 +69,7 @@ from hami_plugin.telemetry.metrics import (
     Metrics,
     PartitionMetrics,
     ReadinessMetrics,
+    Remedies,
     Resized,
     Usage,
 )
@@ -521,6 +522,7 @@ class Daemon:
             DeviceUserMetrics(self._occupied, self.loads, self._pods.get),
             *((HeldBack(lambda: tuple(self._priorities.held_back.values())),) if self._settings.priority_loop else ()),
             Resized(lambda: self._resizer.counts),
+            *((Remedies(lambda: self._remediation.counts),) if self._settings.remediation != "off" else ()),
             *((Costs(self._counted_cost),) if self._settings.cost_metrics else ()),
             PartitionMetrics(self._serving.partitions),
             Claimed(self._claim_drivers),

@@ -7,6 +7,7 @@ that it does not have. Whoever has them, a person or an agent, reads the Event o
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -86,8 +87,29 @@ def changes(node: NodeView, wanted: Remedy) -> Mapping[str, str | None]:
     return found
 
 
+class Outcome(StrEnum):
+    """What became of a step for one device."""
+
+    DONE = "done"
+    WOULD = "dry-run"
+    FAILED = "failed"
+    """The API server refused; it is tried again."""
+
+
+def steps_in(node: NodeView, writing: Mapping[str, str | None]) -> Counter[str]:
+    """How many devices these annotations cordon, and for how many they ask for a reset, that the node has not yet."""
+    found: Counter[str] = Counter()
+    for key, text in writing.items():
+        new = set(filter(None, (text or "").split(","))) - set(cordoned(node, key))
+        found["reset" if key == RESET_WANTED else "cordon"] += len(new)
+    return found
+
+
 class Remediation:
-    """Watches the devices, and does or says what ``remedy`` finds."""
+    """Watches the devices, and does or says what ``remedy`` finds.
+
+    ``counts`` are devices by step (``cordon``, ``reset``) and outcome.
+    """
 
     def __init__(
         self,
@@ -106,6 +128,10 @@ class Remediation:
         self._sources = sources
         self._held = held
         self._told: set[tuple[RemedyStep, str]] = set()
+        outcomes = (Outcome.DONE, Outcome.FAILED) if mode == "on" else (Outcome.WOULD,)
+        self.counts: Counter[tuple[str, str]] = Counter(
+            {(step, outcome.value): 0 for step in ("cordon", "reset") for outcome in outcomes}
+        )
 
     async def run(self) -> NoReturn:
         """Until it is cancelled."""
@@ -125,9 +151,23 @@ class Remediation:
         wanted = remedy(self._sources(), self._held())
         writing = changes(node, wanted) if self._mode == "on" else {}
         if writing:
-            self._node.deliver(await self._cluster.patch_node(writing, resource_version=node.resource_version))
-            log.info("remediation", written=sorted(writing))
+            await self._write(node, writing)
         self._tell(wanted)
+
+    async def _write(self, node: NodeView, writing: Mapping[str, str | None]) -> None:
+        steps = steps_in(node, writing)
+        try:
+            after = await self._cluster.patch_node(writing, resource_version=node.resource_version)
+        except ClusterError:
+            self._count(steps, Outcome.FAILED)
+            raise
+        self._node.deliver(after)
+        self._count(steps, Outcome.DONE)
+        log.info("remediation", written=sorted(writing))
+
+    def _count(self, steps: Mapping[str, int], outcome: Outcome) -> None:
+        for step, devices in steps.items():
+            self.counts[step, outcome.value] += devices
 
     def _tell(self, wanted: Remedy) -> None:
         """An Event for each step that is new."""
@@ -137,6 +177,9 @@ class Remediation:
         steps = {(cordon, uuid) for uuids in wanted.cordon.values() for uuid in uuids}
         steps |= {(reset, uuid) for uuid in wanted.reset}
         devices = {device.uuid: device for source in self._sources() for device in source.snapshot.value.devices}
+        if dry:
+            new = [step for step, _uuid in steps - self._told]
+            self._count({"cordon": new.count(cordon), "reset": new.count(reset)}, Outcome.WOULD)
         for step, uuid in sorted(steps - self._told):
             self._events.node(step.value, f"{_named(devices[uuid])}: {WORDS[step]}", warning=True)
         self._told = steps

@@ -564,6 +564,24 @@ class Resized(Collector):
         yield counted
 
 
+class Remedies(Collector):
+    """What was done about devices that need a reset."""
+
+    def __init__(self, counts: Callable[[], Mapping[tuple[str, str], int]]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        counted = CounterMetricFamily(
+            "hami_plugin_remediations",
+            "Devices that were cordoned, or for which a reset was asked, by outcome: done, failed, or only said in a "
+            "dry-run.",
+            labels=("step", "outcome"),
+        )
+        for (step, outcome), count in self._counts().items():
+            counted.add_metric((step, outcome), count)
+        yield counted
+
+
 class HeldBack(Collector):
     """Which containers wait for others of a higher priority."""
 

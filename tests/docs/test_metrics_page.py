@@ -29,6 +29,7 @@ from hami_plugin.telemetry.metrics import (
     Metrics,
     PartitionMetrics,
     ReadinessMetrics,
+    Remedies,
     Resized,
     Usage,
 )
@@ -53,6 +54,7 @@ def daemon() -> CollectorRegistry:
     reader = UsageReader([], none, host=HostFiles(paths=HostPaths()), interval=1.0)
     registry.register(Usage(reader))
     registry.register(Resized(dict))
+    registry.register(Remedies(dict))
     registry.register(HardwareLoad(tuple, Loads(kept=1.0), hami_node="node"))
     registry.register(DeviceUserMetrics(tuple, Loads(kept=1.0), lambda _uid: None))
     registry.register(HeldBack(tuple))

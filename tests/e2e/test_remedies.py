@@ -13,6 +13,7 @@ from tests.e2e.manifests import small
 from tests.e2e.steps import WITHIN_S, bring_up, reported, start, take_down
 from tests.e2e.test_reload import configuration, mounted
 from tests.e2e.truth import journal
+from tests.support.promql import series
 
 CORDON = "hami.io/device-cordon"
 QUICK = {"probeSeconds": 0.2, "cleanLooks": 2, "holdSeconds": 0.3, "holdCapSeconds": 600}
@@ -92,3 +93,8 @@ async def test_a_dry_run_says_what_would_be_done_and_does_nothing(running: Any) 
     assert "would cordon it" in await reported(stage, "DeviceWouldBeCordoned")
     assert "would ask for a reset" in await reported(stage, "DeviceResetWouldBeWanted")
     assert annotation(stage, CORDON) == annotation(stage, RESET_WANTED) == ""
+    counted = series((await stage.get("/metrics"))[1], "hami_plugin_remediations_total")
+    assert {tuple(sorted(dict(labels).values())): count for labels, count in counted.items()} == {
+        ("cordon", "dry-run"): 1,
+        ("dry-run", "reset"): 1,
+    }

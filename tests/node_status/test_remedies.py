@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 
 from hami_plugin.aio import Watched
+from hami_plugin.errors import ClusterError
 from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.model.views import NodeView
 from hami_plugin.node_status import remediation
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.condition import condition_of, kinds_of
-from hami_plugin.node_status.remediation import Remedy, changes, remedy
+from hami_plugin.node_status.registration import LiveNode
+from hami_plugin.node_status.remediation import Remediation, Remedy, changes, remedy
 from hami_plugin.protocol.keys import RESET_WANTED
 from tests.support.builders import FAMILY, device, grant, held_by, ids, pod, uuid
 
@@ -84,3 +86,60 @@ def test_an_annotation_of_cordons_does_not_grow_without_end():
     found = changes(NodeView(name="n"), Remedy(cordon={"toy/cordon": many}, reset=many))
 
     assert [len(text.split(",")) for text in found.values()] == [remediation.MAX_NAMED] * 2
+
+
+class Asked:
+    """The API server of one node, which refuses writes while ``refusing``."""
+
+    def __init__(self, node):
+        self.node = node
+        self.refusing = False
+
+    async def patch_node(self, annotations, *, resource_version):
+        if self.refusing:
+            raise ClusterError("refused", status=409)
+        texts = {**self.node.value.annotations, **annotations}
+        return NodeView(name="n", annotations={key: text for key, text in texts.items() if text})
+
+
+def remediating(mode, held=()):
+    node = LiveNode()
+    node.deliver(NodeView(name="n", annotations={"toy/cordon": uuid(1)}))
+    asked = Asked(node)
+    sources = [source(device(0), broken(1), broken(2))]
+    found = Remediation(asked, node, Told(), mode=mode, sources=lambda: sources, held=lambda: held)
+    return found, asked, sources
+
+
+class Told:
+    def node(self, *_event, **_more): ...
+
+
+async def test_what_is_done_about_devices_is_counted_once_and_what_is_refused_each_time():
+    has = held_by(pod("one"), replicas=ids((2, 0)), grants=[grant(2)])
+    remedies, asked, _sources = remediating("on", held=[has])
+    assert set(remedies.counts.values()) == {0}
+
+    asked.refusing = True
+    with pytest.raises(ClusterError):
+        await remedies.look()
+    asked.refusing = False
+    for _ in range(3):
+        await remedies.look()
+
+    assert remedies.counts == {
+        ("cordon", "done"): 1,  # the first was cordoned already
+        ("cordon", "failed"): 1,
+        ("reset", "done"): 1,  # the second is still a pod's
+        ("reset", "failed"): 1,
+    }
+
+
+async def test_a_dry_run_counts_what_would_be_done_whenever_it_begins_to_be_so():
+    remedies, _asked, sources = remediating("dry-run")
+
+    for devices in ((broken(1), broken(2)), (broken(1), broken(2)), (device(1),), (broken(1),)):
+        sources[:] = [source(*devices)]
+        await remedies.look()
+
+    assert remedies.counts == {("cordon", "dry-run"): 3, ("reset", "dry-run"): 3}
