@@ -162,6 +162,15 @@ async def test_a_vendor_whose_families_cannot_be_told_says_so_and_is_not_served(
         await node.says("vendor odd", "nothing of it is served until the daemon is started anew")
 
 
+async def test_what_a_host_lacks_makes_it_unready_only_while_there_are_devices_that_need_it():
+    driver, component = OddDriver(0, 1, change=lambda _sightings: ()), f"host {ODD}"
+    async with beside(changed(ODD_FAMILY, host_problem=lambda _host: "no library"), driver) as node:
+        await until(lambda: "no library" in said(node))
+        assert component not in node.daemon.readiness()
+        driver.change = lambda sightings: sightings
+        await node.says(component, "no library")
+
+
 @pytest.mark.full
 async def test_a_look_at_the_host_that_never_comes_back_is_told_and_holds_nobody_up(gate):
     async with beside(changed(ODD_FAMILY, host_problem=gate)) as node:
