@@ -32,10 +32,10 @@ class Stage:
         self.node, self.api, self.directories, self.driver = node, node.api, directories, driver
         self.kubelet = ClaimManager(node.directory, node.api, node.node)
 
-    async def start(self, *launcher):
+    async def start(self, begin=None):
         """Start the daemon, and wait until the kubelet has it: what it knows of a killed one does not count."""
         before = len(self.kubelet.notified)
-        await self.node.start_daemon(*launcher)
+        await (begin or self.node.start_daemon)()
         await self.node.until(
             lambda: (
                 self.whole()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,13 +21,17 @@ from vendors.enflame.settings import EnflameSettings
 from vendors.nvidia.partitions import MigPartitions
 from vendors.nvidia.settings import NvidiaSettings
 
+LOOK_S = 0.1
+"""Between looks at the hardware, which cost a hundred times what other conditions do."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutVendor:
     """``prepare`` sets the simulated cards up, and ``tool`` opens the vendor's own driver of them.
 
     ``part`` is a small partition, as a listing names it, and ``asked`` the request that has it. ``boots``: a boot of
-    the host unmakes all.
+    the host unmakes all. ``deaths`` are what its simulated tool may be told to do to a call, by ``order``, while one is
+    made and while it is destroyed: kill whoever calls.
     """
 
     name: str
@@ -37,6 +42,8 @@ class CutVendor:
     tool: Callable[[Any], PartitionDriver]
     prepare: Callable[[Any], None] = lambda _stage: None
     boots: bool = False
+    deaths: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    order: Callable[[Any, str], None] = lambda _stage, _death: None
 
     @property
     def driver(self) -> str:
@@ -49,7 +56,11 @@ class CutVendor:
         return self.tool(stage).partitions()
 
     async def nothing_left(self, stage: Any) -> None:
-        await stage.node.until(lambda: self.there(stage) == (), "the end of all partitions", GUARD_S)
+        for _look in range(round(GUARD_S / LOOK_S)):
+            if not self.there(stage):
+                break
+            await asyncio.sleep(LOOK_S)
+        assert self.there(stage) == ()
         assert stage.leaks() == []
 
 
@@ -106,6 +117,8 @@ ENFLAME = CutVendor(
     part="2g.16gb",
     asked=asking("enflame", "2g.16gb"),
     tool=drs,
+    deaths=(("create:die-before", "create:die-after"), ("destroy:die-before", "destroy:die-after")),
+    order=lambda stage, death: stage.node.hardware.simulator.inject("order", 0, death),
 )
 CAMBRICON = CutVendor(
     name="cambricon",
@@ -116,6 +129,11 @@ CAMBRICON = CutVendor(
     tool=smlu,
     prepare=lambda stage: stage.node.hardware.simulator.inject("smlu-mode"),
     boots=True,
+    deaths=(
+        ("cndevCreateSMluProfileInfo die", "cndevCreateSMluInstanceByProfileId die"),
+        ("cndevDestroySMluInstanceByHandle die", "cndevDestroySMluProfileInfo die"),
+    ),
+    order=lambda stage, death: stage.node.hardware.simulator.inject("smlu-call", 0, death),
 )
 ASCEND = CutVendor(
     name="ascend",
@@ -124,5 +142,7 @@ ASCEND = CutVendor(
     part="vir05_1c_16g",
     asked=asking("ascend", "vir05_1c_16g"),
     tool=vnpu,
+    deaths=(("create die-before", "create die-after"), ("destroy die-before", "destroy die-after")),
+    order=lambda stage, death: stage.node.hardware.simulator.inject("order", value=death),
 )
 CUT_VENDORS = (NVIDIA, ENFLAME, CAMBRICON, ASCEND)

@@ -1,4 +1,4 @@
-"""The daemon with fatal points for claims: ``python dying_claims.py FILE run …`` reads in ``FILE`` where it is to die.
+"""The daemon with fatal points for claims: it reads in a file where it is to die.
 
 It kills itself by SIGKILL when it comes to that point. ``FILE.boot`` has the host's boot id, and where ``FILE.lost`` is
 there, claims that nobody has are looked for at once.
@@ -11,8 +11,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from cdi import store
 from hami_plugin import cli
 from hami_plugin.allocation.ledger import Journal
@@ -21,41 +19,37 @@ from hami_plugin.daemon import app
 from hami_plugin.dra import prepared, preparing
 from hami_plugin.dra.prepared import ClaimFiles, PreparedClaims
 from hami_plugin.dra.preparing import ClaimPreparer, PreparingTiming
+from hami_plugin.partitions import manager
 from hami_plugin.vendor_boundary.guard import Guard
+from tests.e2e.forked import become
 from vendors.nvidia.mig import MigSession
 
 PREPARE = (
-    "the call has come",
-    "the claim is to be read",
-    "the claim was read",
-    "the devices are reserved",
-    "the vendor is to be asked",
-    "the vendor has answered",
-    "the intent is to be noted",
-    "half the intent is noted",
-    "the intent is noted",
-    "leftovers are to be removed",
-    "leftovers were removed",
-    "a directory is to be made",
-    "a directory was made",
-    "the spec is to be opened",
-    "the spec was opened",
-    "half the spec is written",
-    "the spec is to be flushed",
-    "the spec was flushed",
-    "the spec is to be renamed",
-    "the spec was renamed",
-    "the end is to be noted",
-    "half the end is noted",
-    "the end is noted",
+    (
+        "the call has come",
+        "the claim is to be read",
+        "the claim was read",
+        "the devices are reserved",
+        "the vendor is to be asked",
+        "the vendor has answered",
+        "the intent is to be noted",
+    ),
+    ("half the intent is noted",),
+    ("the intent is noted", "leftovers are to be removed", "leftovers were removed", "a directory is to be made"),
+    ("a directory was made", "the spec is to be opened"),
+    ("the spec was opened",),
+    ("half the spec is written",),
+    ("the spec is to be flushed", "the spec was flushed", "the spec is to be renamed"),
+    ("the spec was renamed", "the end is to be noted"),
+    ("half the end is noted",),
+    ("the end is noted",),
 )
+"""Points by what they leave behind."""
 UNPREPARE = (
-    "the release has come",
-    "the spec is to be removed",
-    "the spec was removed",
-    "the drop is to be noted",
-    "half the drop is noted",
-    "the drop is noted",
+    ("the release has come", "the spec is to be removed"),
+    ("the spec was removed", "the drop is to be noted"),
+    ("half the drop is noted",),
+    ("the drop is noted",),
 )
 PUBLISH = (
     "a slice is to be created",
@@ -67,41 +61,38 @@ PUBLISH = (
 )
 
 
+def noted(*words):
+    """The points of an entry of a partition: what is there before it is written is what was there after the former."""
+    return [(f"a partition's {one} is to be noted", f"a partition's {one} is noted") for one in words]
+
+
+INTENT, READY, ASSIGNED = noted("intent-create", "ready", "assigned")
+STEP, RELEASE, DESTROY, GONE = noted("step", "release", "intent-destroy", "destroyed")
 MADE = (
-    "a partition's intent-create is to be noted",
-    "a partition's intent-create is noted",
-    "a GPU instance is to be made",
-    "a GPU instance was made",
-    "a partition's step is to be noted",
-    "a partition's step is noted",
-    "a compute instance is to be made",
-    "a compute instance was made",
-    "a partition's ready is to be noted",
-    "a partition's ready is noted",
-    "a partition's assigned is to be noted",
-    "a partition's assigned is noted",
-    "the vendor is to be asked",
-    "half the intent is noted",
-    "the intent is noted",
-    "the spec was renamed",
-    "the end is to be noted",
-    "the end is noted",
+    (INTENT[0],),
+    (INTENT[1], "a GPU instance is to be made"),
+    ("a GPU instance was made", STEP[0]),
+    (STEP[1], "a compute instance is to be made"),
+    ("a compute instance was made",),
+    (READY[0],),
+    (READY[1], ASSIGNED[0]),
+    (ASSIGNED[1], "the vendor is to be asked"),
+    ("half the intent is noted",),
+    ("the intent is noted",),
+    ("the spec was renamed", "the end is to be noted"),
+    ("the end is noted",),
 )
 """While a claim with a partition is made ready."""
 DESTROYED = (
-    "the spec was removed",
-    "the drop is to be noted",
-    "the drop is noted",
-    "a partition's release is to be noted",
-    "a partition's release is noted",
-    "a partition's intent-destroy is to be noted",
-    "a partition's intent-destroy is noted",
-    "a compute instance is to be destroyed",
-    "a compute instance was destroyed",
-    "a GPU instance is to be destroyed",
-    "a GPU instance was destroyed",
-    "a partition's destroyed is to be noted",
-    "a partition's destroyed is noted",
+    ("the spec was removed", "the drop is to be noted"),
+    ("the drop is noted", RELEASE[0]),
+    (RELEASE[1], DESTROY[0]),
+    (DESTROY[1], "a compute instance is to be destroyed"),
+    ("a compute instance was destroyed",),
+    ("a GPU instance is to be destroyed",),
+    ("a GPU instance was destroyed",),
+    (GONE[0],),
+    (GONE[1],),
 )
 """While it is released, and after."""
 
@@ -228,12 +219,16 @@ def install():
         around_awaited(ApiServer, f"{verb}_slice", f"a slice is to be {done}", f"a slice was {done}")
     boot = FILE.with_suffix(".boot").read_text()
     app._boot_id = lambda _proc: boot
-    # What takes minutes in production, for calls that never come.
+    # What takes longer in production, for pods that may come and calls that never do.
     sweep = 0.2 if FILE.with_suffix(".lost").exists() else 600.0
+    manager.Timing = partial(manager.Timing, grace=0.2)
     preparing.PreparingTiming = partial(PreparingTiming, release=2.0, sweep=sweep, check=0.2)
 
 
-if __name__ == "__main__":
-    FILE = Path(sys.argv.pop(1))
+def live(file, arguments, log):
+    """The daemon, in a process of its own."""
+    global FILE
+    become(log)
+    FILE, sys.argv = Path(file), ["hami-plugin", *arguments]
     install()
     cli.main()
