@@ -224,7 +224,7 @@ Whole = Callable[[], Iterable[Entry]]
 class Journal:
     """JSON lines, appended with one write each. A killed process loses at most the line it was writing.
 
-    A line that the disk took in part is cut off again. A file that somebody took away, replaced or changed is noticed
+    A line that the disk took in part is cut off again, at the next append also one that a crash has torn. A file that somebody took away, replaced or changed is noticed
     before each append, and is then written anew, with its directory. Appending does not wait for the disk: the kernel
     keeps what a killed process has written. Calls come from one thread at a time.
     """
@@ -237,6 +237,8 @@ class Journal:
         self.lines = 0
         self.unreadable: tuple[str, ...] = ()
         """Why lines were skipped when the file was read."""
+        self.torn = ""
+        """Why the last of these, where its end is missing: what a crash leaves of a line that was being written."""
 
     def read(self) -> list[dict[str, Any]]:
         """All entries. A line that is torn, too long, too deep or foreign is skipped, and named."""
@@ -253,6 +255,7 @@ class Journal:
                 unreadable.append(f"line {number} ({line[:40]!r}…, {len(line)} bytes): {_brief(error)}")
         self.close()
         self.lines, self._length, self.unreadable = len(lines), len(data), tuple(unreadable)
+        self.torn = unreadable[-1] if _torn_end(data) else ""
         return entries
 
     def append(self, entry: Entry, whole: Whole | None = None, *, flush: bool = False) -> bool:
@@ -351,7 +354,12 @@ class Journal:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             self._length = os.fstat(self._file).st_size
-            self._torn = bool(self._length) and os.pread(self._file, 1, self._length - 1) != b"\n"
+            end = os.pread(self._file, MAX_LINE_BYTES, max(0, self._length - MAX_LINE_BYTES))
+            self._torn = bool(end) and not end.endswith(b"\n")
+            torn = len(_torn_end(end))
+            if torn and (torn < len(end) or torn == self._length):  # else it begins before what was read
+                self._length, self._torn = self._length - torn, False
+                self._cut_back(self._file)
         return self._file
 
     def _cut_back(self, file: int) -> None:
@@ -365,6 +373,18 @@ class Journal:
     def _renewed(self, lines: list[bytes]) -> None:
         self.close()
         self.lines, self._length, self._torn = len(lines), sum(map(len, lines)), False
+
+
+def _torn_end(data: bytes) -> bytes:
+    """What follows the last end of a line, unless it is a whole entry."""
+    end = data[data.rfind(b"\n") + 1 :]
+    if not end:
+        return b""
+    try:
+        _parsed(end)
+    except (ValueError, RecursionError):
+        return end
+    return b""
 
 
 class JournalWriter:

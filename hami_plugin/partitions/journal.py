@@ -42,6 +42,10 @@ class PartitionJournal:
         self.entries: Mapping[int, Entry] = MappingProxyType({})
         self.unreadable: tuple[str, ...] = ()
         """Why lines of the file were skipped. A partition that they described must not be taken for unowned."""
+        self.torn = ""
+        """Why the last line was left out, where a crash has torn it. It was not on the disk yet, so that what it told
+        of was not begun, or is found as after a crash in the moment before.
+        """
         self._file = Journal(path)
         self._turn = threading.Lock()
         self._clock = clock
@@ -115,7 +119,8 @@ class PartitionJournal:
         except HamiError as error:
             self.unreadable = (error.message,)
             return
-        wrong = list(self._file.unreadable)
+        self.torn = self._file.torn
+        wrong = list(self._file.unreadable[:-1] if self.torn else self._file.unreadable)
         for line in lines:
             try:
                 entry = _entry(line)

@@ -393,6 +393,8 @@ class Partitions:
         if not self._loaded:
             await self._lister.call(self._journal.load, self._timing.listing)
             self._loaded = True
+            if self._journal.torn:
+                log.info("last line of the partitions' journal dropped: a crash has torn it", line=self._journal.torn)
             if self._journal.unreadable:
                 self._careful_until = time.monotonic() + self._timing.careful
                 why = f"{self._journal.path}: {self._journal.unreadable[0]}"

@@ -29,6 +29,28 @@ def test_entries_come_back_in_order_and_a_torn_line_is_passed_over(tmp_path):
     again.append({"n": 4})
 
     assert [entry["n"] for entry in again.read()] == [0, 1, 2, 4]
+    assert (again.unreadable, again.torn) == ((), "")
+
+
+def test_an_end_that_is_longer_than_any_line_spoils_no_later_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MAX_LINE_BYTES", 50)
+    path = tmp_path / "journal"
+    path.write_bytes(b'{"n": 0}\n' + b"x" * 60)
+
+    journal = Journal(path)
+    journal.append({"n": 1})
+
+    assert [entry["n"] for entry in journal.read()] == [0, 1]
+
+
+def test_a_last_entry_that_lacks_only_the_end_of_its_line_counts(tmp_path):
+    path = tmp_path / "journal"
+    path.write_bytes(b'{"n": 0}\n{"n": 1}')
+
+    journal = Journal(path)
+    journal.append({"n": 2})
+
+    assert [entry["n"] for entry in journal.read()] == [0, 1, 2]
 
 
 def test_an_entry_of_which_the_disk_took_a_part_spoils_no_later_one(tmp_path, monkeypatch):

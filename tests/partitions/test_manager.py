@@ -274,6 +274,25 @@ async def test_a_reset_of_a_card_is_told_to_its_pods_and_keeps_their_containers_
     await until(lambda: stage.states() == [State.ASSIGNED])
 
 
+async def test_a_line_that_a_crash_has_torn_holds_nothing_back(tmp_path):
+    stage = Stage(tmp_path, replace(FAST, careful=3600.0))
+    stage.pods.replace([])
+    one = stage.come("a", part())
+    async with running(stage):
+        await stage.partitions.begun.wait()
+        await stage.allocate(one)
+    with stage.path.open("ab") as file:
+        file.write(b'{"v": 1, "seq": 9, "op": "intent-cre')
+    stage.pods.delete(one)
+    stage.partitions = stage.made()
+    async with running(stage):
+        await until(lambda: stage.cards.all() == ())
+        again = PartitionJournal(stage.path, "boot")
+        again.load()
+
+    assert (again.unreadable, again.torn) == ((), "")
+
+
 @pytest.mark.parametrize("careful", [0.0, 3600.0])
 async def test_a_damaged_journal_is_told_of_and_destroys_nothing_for_a_while(tmp_path, careful):
     stage = Stage(tmp_path, replace(FAST, careful=careful))

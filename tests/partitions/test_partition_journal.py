@@ -58,15 +58,34 @@ def test_each_line_says_which_boot_and_when(path):
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_line_that_was_torn_is_ignored_and_named(path):
+def test_a_last_line_that_a_crash_has_torn_counts_as_never_written_wherever_it_was_torn(path):
     journal = opened(path)
     one = journal.new(entry(), "intent-create")
-    journal.put(one.to(PartitionEvent.MADE, now=5.0), "ready")
-    path.write_bytes(path.read_bytes()[:-20])
+    whole = path.stat().st_size
+    made = journal.put(one.to(PartitionEvent.MADE, now=5.0), "ready")
+    written = path.read_bytes()
 
-    again = opened(path)
-    assert dict(again.entries) == {one.number: one}
-    assert len(again.unreadable) == 1
+    for length in range(whole, len(written) + 1):
+        path.write_bytes(written[:length])
+        again = opened(path)
+        there = made if length >= len(written) - 1 else one
+        assert (dict(again.entries), again.unreadable) == ({one.number: there}, ())
+        assert bool(again.torn) == (whole < length < len(written) - 1)
+
+        two = again.new(entry(1), "intent-create")
+        assert (dict(opened(path).entries), opened(path).unreadable) == ({one.number: there, two.number: two}, ())
+
+
+def test_a_torn_line_that_others_follow_and_a_whole_one_that_is_wrong_are_damage(path):
+    journal = opened(path)
+    one = journal.new(entry(), "intent-create")
+    two = journal.new(entry(1), "intent-create")
+    first, second = path.read_bytes().splitlines(keepends=True)
+
+    path.write_bytes(first[:-20] + b"\n" + second)
+    assert (dict(opened(path).entries), len(opened(path).unreadable)) == ({two.number: two}, 1)
+    path.write_bytes(first + second[:-20] + b"\n")
+    assert (dict(opened(path).entries), len(opened(path).unreadable)) == ({one.number: one}, 1)
 
 
 @pytest.mark.parametrize("change", [(b"MIG-1", b"MIG-2"), (b'"v":1', b'"v":9'), (b'"seq":', b'"seq":1')])
