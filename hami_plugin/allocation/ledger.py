@@ -224,9 +224,10 @@ Whole = Callable[[], Iterable[Entry]]
 class Journal:
     """JSON lines, appended with one write each. A killed process loses at most the line it was writing.
 
-    A line that the disk took in part is cut off again, at the next append also one that a crash has torn. A file that somebody took away, replaced or changed is noticed
-    before each append, and is then written anew, with its directory. Appending does not wait for the disk: the kernel
-    keeps what a killed process has written. Calls come from one thread at a time.
+    A line that the disk took in part is cut off again, at the next append also one that a crash has torn. A file that
+    somebody took away, replaced or changed is noticed before each append, and is then written anew, with its directory.
+    Appending does not wait for the disk: the kernel keeps what a killed process has written. Calls come from one thread
+    at a time.
     """
 
     def __init__(self, path: Path) -> None:

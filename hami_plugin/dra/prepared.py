@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,10 @@ class PreparedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receiver:
-    """The container that a part of the claim was made ready for, with the UUIDs that it has, and their device type."""
+    """The container that a part of the claim was made ready for, with the UUIDs that it has, and their device type.
+
+    ``requests`` are the claim's requests that it receives; empty where an older daemon has made it ready.
+    """
 
     uid: str
     namespace: str
@@ -56,6 +60,11 @@ class Receiver:
     init: bool
     resource: str
     uuids: tuple[str, ...]
+    requests: tuple[str, ...] = ()
+
+    def has(self, share: PreparedShare) -> bool:
+        """Whether the container has this share of the claim: another one may have another share of the same card."""
+        return share.grant.uuid in self.uuids and (not self.requests or share.request in self.requests)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,15 +198,19 @@ class PreparedClaims:
         """What containers have by claims, as the daemon knows what they have by the device plugin."""
         for one in self._all.values():
             for to in one.receivers:
-                grants = tuple(share.grant for share in one.shares if share.grant.uuid in to.uuids)
+                shares = [share for share in one.shares if to.has(share)]
                 yield HeldShare(
                     uid=to.uid,
                     namespace=to.namespace,
                     pod=to.pod,
                     container=to.container,
                     resource=to.resource,
-                    ids=frozenset(f"{grant.uuid}::{n}" for grant in grants for n in range(grant.slots)),
-                    grants=grants,
+                    ids=frozenset(
+                        f"{share.grant.uuid}::{one.uid}-{share.request}-{number}"
+                        for share in shares
+                        for number in range(share.grant.slots)
+                    ),
+                    grants=tuple(share.grant for share in shares),
                     init=to.init,
                     settled=True,
                 )
@@ -243,6 +256,7 @@ def _entry(one: Prepared) -> dict[str, Any]:
         "receivers": [
             [r.uid, r.namespace, r.pod, r.container, r.init, r.resource, list(r.uuids)] for r in one.receivers
         ],
+        "received": [list(r.requests) for r in one.receivers],  # beside them: an older daemon reads the rest
         "spec": one.spec,
         "directories": list(one.directories),
         "files": dict(one.files or {}),
@@ -264,6 +278,20 @@ def _share(held: PreparedShare) -> dict[str, Any]:
     }
 
 
+def _receiver(written: Sequence[Any], requests: Iterable[object]) -> Receiver:
+    uid, namespace, pod, container, init, resource, uuids = written
+    return Receiver(
+        uid=uid,
+        namespace=namespace,
+        pod=pod,
+        container=container,
+        init=bool(init),
+        resource=resource,
+        uuids=tuple(uuids),
+        requests=tuple(map(_text, requests)),
+    )
+
+
 def _prepared(entry: Mapping[str, Any]) -> Prepared:
     return Prepared(
         driver=_text(entry["driver"]),
@@ -278,18 +306,7 @@ def _prepared(entry: Mapping[str, Any]) -> Prepared:
             )
             for request, pool, device, share, ids in entry["devices"]
         ),
-        receivers=tuple(
-            Receiver(
-                uid=uid,
-                namespace=namespace,
-                pod=pod,
-                container=container,
-                init=bool(init),
-                resource=resource,
-                uuids=tuple(uuids),
-            )
-            for uid, namespace, pod, container, init, resource, uuids in entry["receivers"]
-        ),
+        receivers=tuple(map(_receiver, entry["receivers"], entry.get("received") or repeat(()))),
         spec=str(entry["spec"]),
         directories=tuple(map(_text, entry["directories"])),
         files={_text(path): str(text) for path, text in entry["files"].items()},

@@ -678,6 +678,7 @@ class ClaimPreparer:
                     init=container.alone,
                     resource=family.resources.count,
                     uuids=tuple(share.device.uuid for share in shares),
+                    requests=part.requests,
                 )
             )
         named = {request: edits for request, edits in names.items() if edits != ContainerEdits()}

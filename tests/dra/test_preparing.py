@@ -11,6 +11,8 @@ from hami_plugin.dra.claims import ClaimError
 from hami_plugin.dra.preparing import PreparingTiming
 from hami_plugin.dra.slices import MEMORY
 from hami_plugin.model.device import Health, Snapshot, physical_counts
+from hami_plugin.node_status.annotations import FamilySource
+from hami_plugin.node_status.occupancy import occupied
 from hami_plugin.sdk import Parameter, Parameters
 from tests.dra.node import BY_CDI, DRIVER, Claims, given
 from tests.support.builders import CARD_MIB, COUNT, changed, snapshot, uuid
@@ -486,6 +488,48 @@ async def test_what_containers_have_by_claims_is_shown_as_what_they_have_otherwi
     assert [(grant.uuid, grant.memory) for grant in held.grants] == [(uuid(1), 3000)]
     assert physical_counts(held.ids) == {uuid(1): 2}
     assert claims.prepared.gave(held)
+
+
+async def test_containers_with_a_request_each_on_one_card_have_each_their_own_part_of_it(claims):
+    results = [given(1, request="a", memory="3000Mi"), given(1, request="b", memory="2000Mi", share="s2")]
+    await claims.names(claims.claim("a", *results, containers={"one": ["a"], "two": ["b"]}))
+
+    for prepared in (claims.prepared, claims.again().prepared):
+        held = {one.container: one for one in prepared.held()}
+        assert {name: [grant.memory for grant in one.grants] for name, one in held.items()} == {
+            "one": [3000],
+            "two": [2000],
+        }
+        assert taken(claims, prepared) == (5000, 0.2, 2)
+
+
+async def test_what_containers_have_together_is_counted_once(claims):
+    ref = claims.claim("a", given(1, memory="3000Mi"), containers={"one": [""], "two": [""]})
+    claims.node.pods.update(replace(claims.node.pods.get("0-a"), shares_processes=True))
+    await claims.names(ref)
+    await claims.names(claims.claim("b", given(1, memory="500Mi", share="s2")))
+
+    assert sorted(one.container for one in claims.prepared.held()) == ["main", "one"]
+    assert taken(claims, claims.prepared) == (3500, 0.2, 2)
+
+
+async def test_a_journal_of_before_still_says_which_cards_containers_have(claims):
+    await claims.names(claims.claim("a", given(1, memory="3000Mi")))
+    path = claims.root / "claims"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        del line["received"]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    (held,) = claims.again().prepared.held()
+    assert [grant.memory for grant in held.grants] == [3000]
+
+
+def taken(claims, prepared):
+    """MiB, cores and shares of the card that are taken."""
+    source = FamilySource(vendor="acme", family=BY_CDI, snapshot=claims.node.snapshot)
+    (card,) = (one for one in occupied([source], prepared.held()) if one.device.uuid == uuid(1))
+    return round(card.memory_taken), round(card.cores_taken, 6), card.handed
 
 
 async def test_a_pod_that_is_being_deleted_gets_nothing(claims):
