@@ -39,7 +39,7 @@ def node() -> None:
 
 
 @node.command(
-    short_help="Remove our annotations, labels and locks from nodes.",
+    short_help="Remove our annotations, labels, conditions and locks from nodes.",
     epilog="Example, after `helm uninstall`: hami-plugin node clean --all --wait 60. Exit statuses: 0 nothing is left, "
     "1 a node was refused or could not be changed, 2 invalid command or configuration.",
 )
@@ -60,7 +60,7 @@ def node() -> None:
 @kubeconfig_option
 @common_options
 def clean(names: tuple[str, ...], every: bool, **options: Any) -> None:
-    """Remove all annotations, labels and locks that the daemon and the schedulers write on nodes.
+    """Remove all annotations, labels, conditions and locks that the daemon and the schedulers write on nodes.
 
     Run it when the daemon is gone for good: after `helm uninstall`, or before HAMi's device plugin takes over. A node
     is refused while a device plugin still offers our resources there, or while a scheduler holds its lock. A node whose
@@ -115,7 +115,7 @@ class _Cleaner:
         """Whether nothing is left on the nodes; without names, on any."""
         outcomes: dict[str, _Outcome] = {}
         async for node in self._nodes(names):
-            if self.traces.on(node):
+            if self._left(node):
                 outcomes[node.name] = await self._one(node)
             elif names:
                 click.echo(f"{node.name}: nothing to remove")
@@ -139,20 +139,25 @@ class _Cleaner:
             needed = tuple(name for name, one in outcomes.items() if one.needed)
         return outcomes
 
-    async def _one(self, node: NodeView) -> _Outcome:
+    def _left(self, node: NodeView) -> str:
+        """What is left of us on the node, in words."""
+        from hami_plugin.node_status.condition import own_conditions  # noqa: PLC0415
         from hami_plugin.node_status.labels import own_labels  # noqa: PLC0415
 
+        labels = (f"label {key}" for key in sorted(own_labels(node)))
+        return ", ".join((*self.traces.on(node), *labels, *(f"condition {one}" for one in own_conditions(node))))
+
+    async def _one(self, node: NodeView) -> _Outcome:
         for _ in range(ATTEMPTS):
-            found = self.traces.on(node)
             needed = () if self.force else self.traces.needed(node, now=datetime.now(tz=UTC))
             if needed:
                 return _Outcome(clean=False, needed="; ".join(needed))
-            described = ", ".join((*found, *(f"label {key}" for key in sorted(own_labels(node)))))
+            described = self._left(node)
             if self.dry_run:
                 click.echo(f"{node.name}: would remove {described}")
                 return _Outcome(clean=True)
             try:
-                await self._patch(node, found)
+                await self._patch(node)
             except ClusterError as error:
                 if error.status != HTTPStatus.CONFLICT:  # nobody has written in between
                     hint = f" ({EXEMPT})" if error.status == HTTPStatus.FORBIDDEN else ""
@@ -170,9 +175,8 @@ class _Cleaner:
         if not names:
             return True
         await asyncio.sleep(SETTLE_S)
-        back = [(name, found) for name in names if (found := self.traces.on(await self._get(name)))]
-        for name, found in back:
-            what = ", ".join(found)
+        back = [(name, what) for name in names if (what := self._left(await self._get(name)))]
+        for name, what in back:
             click.echo(f"{name}: something has written {what} again; find the daemon or scheduler that runs", err=True)
         return not back
 
@@ -203,13 +207,27 @@ class _Cleaner:
                 raise HamiError(f"there is no node {name}", hint="kubectl get nodes lists them") from error
             raise
 
-    async def _patch(self, node: NodeView, found: tuple[str, ...]) -> None:
+    async def _patch(self, node: NodeView) -> None:
         from hami_plugin.cluster.client import node_path  # noqa: PLC0415
         from hami_plugin.cluster.requests import ApiCall  # noqa: PLC0415
+        from hami_plugin.node_status.condition import own_conditions, without  # noqa: PLC0415
         from hami_plugin.node_status.labels import own_labels  # noqa: PLC0415
 
+        found = self.traces.on(node)
         meta: dict[str, Any] = {"annotations": dict.fromkeys(found), "resourceVersion": node.resource_version}
         if labels := own_labels(node):
             meta["labels"] = dict.fromkeys(labels)
         path = node_path(node.name)
-        await self.calls.json(ApiCall(verb="patch", kind="nodes", path=path, name=node.name, body={"metadata": meta}))
+        if conditions := own_conditions(node):  # first: what follows has the node's version, and is checked against it
+            status = {
+                "status": {"conditions": without(conditions)},
+                "metadata": {"resourceVersion": node.resource_version},
+            }
+            whole = ApiCall(
+                verb="patch", kind="nodes/status", path=f"{path}/status", name=node.name, body=status, strategic=True
+            )
+            meta["resourceVersion"] = (await self.calls.json(whole))["metadata"]["resourceVersion"]
+        if found or labels:
+            await self.calls.json(
+                ApiCall(verb="patch", kind="nodes", path=path, name=node.name, body={"metadata": meta})
+            )

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Protocol
 from hami_plugin.errors import ClusterError
 from hami_plugin.log import logger
 from hami_plugin.model.device import Device
-from hami_plugin.model.views import DEGRADED, NodeCondition
+from hami_plugin.model.views import DEGRADED, NodeCondition, NodeView
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.faults import listed
 from hami_plugin.node_status.registration import LiveNode
@@ -87,6 +87,16 @@ def _words(device: Device) -> str:
     return "; ".join(filter(None, (f"{device.reason} {device.message}".strip(), needs)))
 
 
+def own_conditions(node: NodeView) -> Sequence[str]:
+    """The types of the node's conditions that a daemon has written."""
+    return sorted(one.type for one in node.conditions if one.type.endswith(DEGRADED) and one.reason in REASONS)
+
+
+def without(types: Iterable[str]) -> list[Mapping[str, Any]]:
+    """The changes that take these conditions away."""
+    return [{"$patch": "delete", "type": name} for name in types]
+
+
 class NodeConditions:
     """Keeps the conditions of this node as its devices are. Not ``wanted``: those that are there are taken away."""
 
@@ -121,15 +131,15 @@ class NodeConditions:
         node = self._node.value
         if node is None:
             return
-        changes = self._changes({one.type: one for one in node.conditions})
+        changes = self._changes(node)
         if changes:
             await self._writer.patch_conditions(changes)
             log.info("node conditions written", types=[one["type"] for one in changes])
 
-    def _changes(self, live: Mapping[str, NodeCondition]) -> list[Mapping[str, Any]]:
+    def _changes(self, node: NodeView) -> list[Mapping[str, Any]]:
         if not self._wanted:
-            ours = [one for one in live.values() if one.reason in REASONS]
-            return [{"$patch": "delete", "type": one.type} for one in ours]
+            return without(own_conditions(node))
+        live = {one.type: one for one in node.conditions}
         found = (condition_of(kind) for kind in self._kinds())
         return [self._written(one, live.get(one.type)) for one in found if one and one != live.get(one.type)]
 

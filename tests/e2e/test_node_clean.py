@@ -110,6 +110,24 @@ async def test_every_annotation_of_every_vendor_goes_and_labels_are_nobodys(set_
     assert stage.api.node(NODE)["metadata"].get("labels", {}) == labels
 
 
+async def test_the_conditions_of_devices_go_and_those_of_others_stay(set_up):
+    stage = await set_up()
+    ours = {"type": "GPUDegraded", "status": "True", "reason": "DevicesOutOfService", "message": "1 of 8"}
+    others = [
+        {"type": "Ready", "status": "True", "reason": "KubeletReady"},
+        {"type": "DiskDegraded", "status": "True", "reason": "Slow"},
+    ]
+    stage.api.store.patch(("nodes", "", NODE), {"status": {"conditions": [ours, *others]}}, part="status")
+
+    dry, would = await clean(stage, "--all", "--dry-run")
+    assert (dry, would) == (0, f"{NODE}: would remove condition GPUDegraded\n")
+
+    done, told = await clean(stage, "--all")
+    assert (done, told) == (0, f"{NODE}: removed condition GPUDegraded\n")
+    assert stage.api.node(NODE)["status"]["conditions"] == others
+    assert await clean(stage, NODE) == (0, f"{NODE}: nothing to remove\n")
+
+
 @pytest.mark.parametrize(
     ("texts", "why"),
     [
