@@ -21,6 +21,9 @@ from hami_plugin.log import logger
 log = logger(__name__)
 
 CHECK_S = 5.0
+"""How often it is looked whether the files are as they were left."""
+CALL_S = 5.0
+"""How long the disk may take over one call."""
 FLUSH_S = 2.0
 """How long the end waits for the disk to take the last entries."""
 
@@ -33,9 +36,10 @@ class StateDirectory:
     They are only read until ``load``, which is called once the node is this process's.
     """
 
-    def __init__(self, folder: Path, boot: str, renew: Callable[[], bool]) -> None:
+    def __init__(self, folder: Path, boot: str, renew: Callable[[], bool], *, every: float = CHECK_S) -> None:
         self._folder = folder
         self._renew = renew
+        self._every = every
         self._thread = WorkThread("state directory")
         self._unclaimed = ""
         self.journal = JournalWriter(Journal(folder / "journal"))
@@ -57,7 +61,7 @@ class StateDirectory:
 
     async def call(self, work: Callable[[], T]) -> T:
         """Do some work with the directory, on its thread."""
-        return await self._thread.call(work, CHECK_S)
+        return await self._thread.call(work, CALL_S)
 
     async def written(self) -> None:
         """Wait until the disk has what was handed out. OSError when it cannot be written."""
@@ -67,7 +71,7 @@ class StateDirectory:
     async def run(self) -> None:
         """Keep the files where the next start reads them, until cancelled."""
         while True:
-            await asyncio.sleep(CHECK_S)
+            await asyncio.sleep(self._every)
             before, renewals = self.ledger.problem, self.journal.renewals
             self.ledger.check()
             self.claims.check()
