@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from hami_plugin.dra.claims import PreparedShare
+from hami_plugin.dra.claims import PreparedShare, excess
 from hami_plugin.dra.cuts import MAX_COUNTERS, CardProfiles, cuts, left_beside, overlap, pool
 from hami_plugin.dra.slices import Pool, Taints, device_name, offered, writes
 from hami_plugin.model.device import Health
@@ -252,3 +252,17 @@ def test_of_a_card_that_is_cut_by_amounts_what_others_have_is_taken_off():
 
     assert (left.cores, left.memory, left.lessened) == (40, 3840, True)
     assert left_beside(card, sized, there[2:]) is card
+
+
+def test_partitions_of_any_size_are_added_up_at_the_node_whatever_the_scheduler_says():
+    (card,) = offered(FAMILY, snapshot(1))
+    card = replace(card, memory=4096, cores=100, slots=100, cut=True)
+    grant = Grant(uuid=card.device.uuid, device_type="TOY", memory=1024, cores=60)
+    share = PreparedShare(
+        request="r", device=card.name, grant=grant, memory=1024, cores=60, profile="60.1024", placement=NOWHERE
+    )
+
+    why = excess([share], {"team/a": [share]}, [card])
+
+    assert why == f"120 of 100 cores of {card.name} would be given out, with what ResourceClaim team/a still has"
+    assert excess([share], {"team/a": [replace(share, cores=40)]}, [card]) == ""

@@ -153,3 +153,14 @@ async def test_an_npu_goes_whole_or_in_templates_and_never_both_and_ai_cpus_coun
         ascend.end(pod)
     for number in range(16):  # AI CPUs: 3 and 3 of 7
         ascend.place(f"half{number}", request=asking("ascend", "vir10_3c_32g"))
+
+
+@pytest.mark.full
+async def test_where_the_server_keeps_no_counters_npus_are_given_out_whole_alone(set_up, tmp_path):
+    async with ASCEND.staged(set_up, spec_directories(tmp_path)) as stage:
+        stage.api.store.counters = False
+        await stage.start()
+        assert [one["attributes"]["type"]["string"] for one in stage.published()] == ["Ascend910B3"] * 8
+        pod = stage.place("whole", request={"deviceClassName": "ascend.hami.io"})
+        await stage.kubelet.prepare(pod)
+        assert "/dev/davinci0" in nodes(stage, pod)
