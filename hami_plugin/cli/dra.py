@@ -156,7 +156,7 @@ def claims(url: str, as_json: bool) -> None:
         state = "registered" if driver["registered"] else "not registered"
         where = f"{driver['devices']} devices in {driver['slices']} slices, generation {driver['generation']}"
         click.echo(f"{document['node']}: {driver['driver']} {state}, {where}")
-        for problem in driver["problems"]:
+        for problem in (*driver["problems"], *filter(None, [driver.get("limitation")])):
             click.echo(f"  {problem}", err=True)
     rows = [row for one in document["claims"] for row in _claim_rows(one)]
     if rows:

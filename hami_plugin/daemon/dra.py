@@ -211,6 +211,7 @@ class DraDriver:
             "generation": generation,
             "devices": devices,
             "problems": problems,
+            "limitation": self._publisher.limitation if self.offering else "",
             **self._preparer.shown(),
         }
 

@@ -140,6 +140,8 @@ class SlicePublisher:
     ) -> None:
         self.driver = driver
         self.problem = "no slice is written yet"
+        self.limitation = ""
+        """What the API server does not keep of slices that are published all the same."""
         self._node_name = node_name
         self._sources = sources
         self._cluster = cluster
@@ -369,16 +371,16 @@ class SlicePublisher:
         return alike(document, there) or self._dropped.get(name) == (normal(document), normal(there))
 
     def _report(self) -> None:
-        problem = self._uncounted if self._cut else ""
+        self.problem, limitation = self._uncounted if self._cut else "", ""
         if self._dropped:
-            problem = (
+            limitation = (
                 f"the API server does not keep all of the ResourceSlice {min(self._dropped)}, so that devices are "
                 f"given out whole or not at all; switch the feature gate {FEATURE} on (Kubernetes 1.36 has it on)"
             )
-        if problem and problem not in (self.problem, self._uncounted):
-            log.warning("fields of slices dropped", driver=self.driver, why=problem)
-            self._events.node("ResourceSliceFieldsDropped", problem)
-        self.problem = problem
+        if limitation and limitation != self.limitation:
+            log.warning("fields of slices dropped", driver=self.driver, why=limitation)
+            self._events.node("ResourceSliceFieldsDropped", limitation)
+        self.limitation = limitation
 
 
 def _nobodys(partitions: Partitions) -> list[Entry]:

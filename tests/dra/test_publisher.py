@@ -187,7 +187,8 @@ async def test_fields_that_the_server_drops_are_told_once_and_written_once():
 
         stage.api.edit = without
         stage.known()
-        await stage.until(lambda: "DRAConsumableCapacity" in stage.publisher.problem)
+        await stage.until(lambda: "DRAConsumableCapacity" in stage.publisher.limitation)
+        assert not stage.publisher.problem, "what is published serves"
         writes = stage.api.writes
         stage.publisher.look()
         await stage.settled()
@@ -196,7 +197,7 @@ async def test_fields_that_the_server_drops_are_told_once_and_written_once():
 
         stage.api.edit = lambda document: document
         stage.snapshot.set(snapshot(2))
-        await stage.until(lambda: not stage.publisher.problem)
+        await stage.until(lambda: not stage.publisher.limitation)
         assert all(
             device["allowMultipleAllocations"] for one in stage.api.there.values() for device in one["spec"]["devices"]
         )

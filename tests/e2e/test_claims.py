@@ -13,6 +13,7 @@ from hami_plugin.model.views import pod_view
 from hami_plugin.simulation.allocation import UnschedulableError
 from hami_plugin.simulation.dra import PrepareError
 from tests.e2e.claiming import DRIVER, NAMESPACE, spec_directories, staged
+from tests.e2e.steps import probed
 
 
 @pytest.fixture
@@ -120,6 +121,8 @@ async def test_without_the_gate_for_shares_cards_go_whole_and_the_daemon_says_so
     await stage.node.until(
         lambda: "ResourceSliceFieldsDropped" in {one["reason"] for one in stage.api.events()}, "the Event", GUARD_S
     )
+    await probed(stage.node, 200)  # or a rolling update would never go on
+    assert "DRAConsumableCapacity" in (await stage.node.get("/debug/claims"))[1]
     for number in range(1, len(stage.published())):
         stage.place(f"other-{number}")
     with pytest.raises(UnschedulableError):
