@@ -16,6 +16,8 @@ from threading import Barrier
 from types import MappingProxyType
 from typing import Any
 
+import yaml
+
 from tests.realnode import images
 from tests.realnode import node as nodes
 from tests.realnode.api import Network, Object
@@ -55,7 +57,6 @@ ELECTION = (
     f"--leader-elect-renew-deadline={LEASE_S - 2}s",
     "--leader-elect-retry-period=500ms",
 )
-KUBELET = "crashLoopBackOff: {maxContainerRestartPeriod: 1s}  # schedulers are killed often\n"
 START_S, END_S = 120, 20
 NEURON_MAJOR = 239
 
@@ -237,8 +238,9 @@ def running(stack: Stack) -> Iterator[Cluster]:
     """Start all, install the chart, and wait until every node offers what it has, and one scheduler leads."""
     places = [Place(number=number) for number in range(1, len(PROFILES) + 1)]
     with contextlib.ExitStack() as ends:
-        first = ends.enter_context(nodes.running(stack, others=places[1:], controllers=CONTROLLERS, kubelet=KUBELET))
-        joining = [nodes.joined(first, stack, place, KUBELET) for place in places[1:]]
+        kubelet = yaml.safe_dump(dict(stack.kubernetes.quick_restarts))  # schedulers are killed often
+        first = ends.enter_context(nodes.running(stack, others=places[1:], controllers=CONTROLLERS, kubelet=kubelet))
+        joining = [nodes.joined(first, stack, place, kubelet) for place in places[1:]]
         others = at_once([partial(ends.enter_context, one) for one in joining])
         cluster = Cluster(nodes={node.name: node for node in (first, *others)})
         _load(cluster, stack)

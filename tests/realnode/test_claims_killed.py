@@ -11,7 +11,6 @@ from tests.realnode.kubelet import configured
 from tests.realnode.mig import TRAP
 from tests.realnode.pods import Pods
 from tests.realnode.servers import until
-from tests.realnode.test_mig import QUICKLY
 
 pytestmark = [
     pytest.mark.full,
@@ -38,7 +37,7 @@ def trapped(installed, node):
     folder.mkdir(exist_ok=True)
     before = {path: path.read_bytes() for path in folder.glob("*.py")}
     (folder / "sitecustomize.py").write_bytes(Path(__file__).with_name("trap_claims.py").read_bytes())
-    with configured(node, installed, **QUICKLY):
+    with configured(node, installed, **node.kubernetes.quick_restarts):
         installed.configure(nvidia={"frontEnd": "dra"}, extraEnv=[{"name": "PYTHONPATH", "value": TRAP}])
         installed.machine().make_nodes_real()
         yield installed

@@ -28,7 +28,6 @@ pytestmark = [
 PINNED = "nvidia.com/use-gpuuuid"
 CARD = 5
 SMALL, WHOLE = 9000, 80000
-QUICKLY = {"crashLoopBackOff": {"maxContainerRestartPeriod": "1s"}}
 MAKING = {
     1: "before intent-create",
     2: "after intent-create",
@@ -47,7 +46,7 @@ def cards(installed, node):
     installed.await_ready()
     made = Cards(daemon=installed)
     made.prepare()
-    with configured(node, installed, **QUICKLY):
+    with configured(node, installed, **node.kubernetes.quick_restarts):
         made.serve()
         yield made
         installed.machine().inject("mig", value=0)

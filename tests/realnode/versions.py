@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tests.realnode import build
 from tests.realnode.modules import KUBERNETES
@@ -14,6 +15,8 @@ CDI_FIELD, SIDECARS, POLICIES = 29, 29, 30
 may run beside the others, and an API server has ValidatingAdmissionPolicy."""
 INIT_AMOUNTS, DEVICE_HEALTH = 34, 36
 """The same: init containers may ask for memory and cores, and a pod's status tells the health of its devices."""
+RESTARTS = 35
+"""The same: a kubelet may be told to start containers that fail again soon."""
 CLAIMS, CONSUMABLE = 34, 36
 """The same: an API server has resource.k8s.io/v1, and several claims may have parts of one device."""
 
@@ -32,6 +35,12 @@ class Kubernetes:
     @property
     def minor(self) -> int:
         return int(self.version.split(".")[1])
+
+    @property
+    def quick_restarts(self) -> Mapping[str, Any]:
+        """A kubelet's settings by which it starts containers that fail again after a second."""
+        switch = {} if self.minor >= RESTARTS else {"featureGates": {"KubeletCrashLoopBackOffMax": True}}
+        return {"crashLoopBackOff": {"maxContainerRestartPeriod": "1s"}, **switch}
 
     @property
     def has_policies(self) -> bool:
