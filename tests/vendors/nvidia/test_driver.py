@@ -8,11 +8,13 @@ from typing import Any
 
 import pynvml
 import pytest
+from structlog.testing import capture_logs
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Action
 from hami_plugin.model.links import Links
+from hami_plugin.model.usage import DeviceProcess, ProcessOwner
 from vendors.nvidia.driver import NvmlDriver, library_places
 from vendors.nvidia.settings import NvidiaSettings
 
@@ -404,6 +406,40 @@ def test_a_closed_driver_opens_again_at_the_next_look(rig: Callable[..., Any]) -
     assert machine.driver.links().pairs == {}
     assert machine.driver.poll(0.01) == ()
     assert machine.driver.discover().sightings == before.sightings
+
+
+def test_the_processes_of_a_card_are_listed_on_request_and_a_card_that_lists_none_tells_the_rest(
+    rig: Callable[..., Any],
+) -> None:
+    machine = rig("t4-4-pcie", processUsage=True)
+    cgroup = machine.simulator.directory / "proc/4711/cgroup"
+    cgroup.parent.mkdir()
+    cgroup.write_text(f"0::/kubepods/pod{'ab' * 16}/{'4f' * 32}\n")
+    machine.simulator.inject("process", 0, "4711:500")
+    machine.simulator.inject("fail-call", 1, "nvmlDeviceGetComputeRunningProcesses_v3:999")
+    machine.driver.discover()
+
+    loads = machine.driver.load()
+
+    ours = ProcessOwner(pod="ab" * 16, container="4f" * 32)
+    assert loads[machine.uuid(0)].processes == (DeviceProcess(pid=4711, memory_used=500 << 20, owner=ours),)
+    assert (loads[machine.uuid(1)].processes, loads[machine.uuid(1)].utilization) == (None, 0)
+    assert loads[machine.uuid(2)].processes == ()
+
+
+@pytest.mark.parametrize(("settings", "warned"), [({"processUsage": True}, 1), ({}, 0)])
+def test_a_daemon_that_cannot_see_other_processes_says_so_where_it_is_to_list_them(
+    rig: Callable[..., Any], settings: dict[str, bool], warned: int
+) -> None:
+    machine = rig("t4-4-pcie", **settings)
+    own = machine.simulator.directory / "proc/self/ns"
+    own.mkdir(parents=True)
+    (own / "pid").symlink_to("pid:[4026532999]")
+
+    with capture_logs() as logs:
+        machine.driver.discover()
+
+    assert len([entry for entry in logs if "hostPID" in entry["event"]]) == warned
 
 
 def test_naming_the_vendor_loads_no_binding_and_no_library() -> None:
