@@ -17,6 +17,7 @@ from hami_plugin.partitions.life import State
 from hami_plugin.sdk import NOWHERE, Cuttable, InUseError, Mode, NoRoomError, Partition, Placement
 from tests.support.partition_lives import Lives
 from tests.support.rigs import Rig, rig
+from tests.support.scale import spread
 from vendors.enflame import VENDOR
 from vendors.enflame.drs import DEVICE_TYPE
 from vendors.enflame.on_demand import ASSIGNED, DrsModes, DrsPartitions, names, reserved
@@ -25,7 +26,7 @@ from vendors.enflame.settings import EnflameSettings
 
 PROFILE = "enflame-s60-8-drs"
 CARD = "n1-enflame-0"
-CALLS = ("list:before", "profiles:before", "create:before", "create:after", "destroy:before", "destroy:after")
+CALLS = ("create:after", "create:before", "list:before", "destroy:after", "destroy:before", "profiles:before")
 
 
 @pytest.fixture
@@ -108,7 +109,7 @@ def test_another_one_with_the_same_number_is_not_destroyed(driver: DrsPartitions
     assert driver.partitions() == (made,)
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", spread(CALLS, part=3))
 def test_a_failure_at_any_call_leaves_nothing_that_is_not_known(call: str, found: Rig, lives: Lives) -> None:
     found.simulator.inject("cut", 0, 1)
     (foreign,) = lives.driver.partitions()
@@ -129,7 +130,7 @@ def test_a_failure_at_any_call_leaves_nothing_that_is_not_known(call: str, found
     lives.allocate("b", "3g.24gb")
 
 
-@pytest.mark.parametrize("call", ["create:before", "create:after", "destroy:before", "destroy:after"])
+@pytest.mark.parametrize("call", spread([one for one in CALLS if one.startswith(("create", "destroy"))], part=3))
 def test_the_next_life_finds_what_the_last_one_has_left(call: str, found: Rig, lives: Lives) -> None:
     kept, ended = lives.allocate("kept", "1g.8gb"), lives.allocate("ended", "2g.16gb")
     found.simulator.inject("order", 0, call)
