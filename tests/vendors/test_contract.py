@@ -48,6 +48,12 @@ def families() -> dict[str, tuple[Vendor, Family]]:
     }
 
 
+@pytest.mark.parametrize("name", vendor_names())
+def test_no_two_families_of_a_vendor_have_one_cdi_kind(name: str) -> None:
+    kinds = [family.node.delivery.kind for family in contract.families(vendors()[name])]
+    assert len(set(kinds)) == len(kinds)
+
+
 @cache
 def devices(device_type: str) -> tuple[DeviceState, ...]:
     """Eight idle devices."""
