@@ -16,6 +16,7 @@ NEWER_CONTROLLERS = (
     "validatingadmissionpolicy-status-controller",  # it checks the types of their expressions
     "taint-eviction-controller",  # a part of nodelifecycle before 1.29
     "resourceclaim-controller",  # claims of templates
+    "device-taint-eviction-controller",  # their pods, where a device is tainted NoExecute
 )
 
 

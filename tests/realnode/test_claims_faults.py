@@ -1,0 +1,181 @@
+"""Case v, too: claims through a boot and an eviction, with a hanging daemon, and as the node's label says."""
+
+import os
+import signal
+
+import pytest
+
+from tests.realnode import versions
+from tests.realnode.asked import NAMESPACE, container
+from tests.realnode.claims import CLAIM, DRIVER, GROUP, Claims, request
+from tests.realnode.ground import NAME
+from tests.realnode.mig import TRAP
+from tests.realnode.pods import Pods
+from tests.realnode.servers import until
+from tests.realnode.test_claims import BACK_S, CARDS, CONTROL, MEMORY, gpus, has, limits, nodes, only, wipe
+from tests.runtimes.simulated import HOOK, HOOK_SCRIPT
+
+pytestmark = [
+    pytest.mark.case("v", "devices by ResourceClaims: a boot, an eviction, a daemon that hangs, the node's label"),
+    pytest.mark.since(versions.CONSUMABLE),
+]
+LABEL = "hami-plugin.io/nvidia-front-end"
+OWN_NAME = "example.com/whole-gpu"
+"""Of which no device plugin ever had any."""
+BOOT = """
+from pathlib import Path
+from hami_plugin.daemon import app
+app._boot_id = lambda _proc: Path(__file__).with_name("boot").read_text()
+"""
+"""Beside the daemon's own code: a host of which the test says which boot it has."""
+
+
+@pytest.fixture(scope="module")
+def by_label(installed, node):
+    """Cards go by claims as the node's label says, faults evict, and the test says which boot it is."""
+    installed.await_ready()
+    folder = node.path(TRAP)
+    folder.mkdir(exist_ok=True)
+    before = {path: path.read_bytes() for path in folder.glob("*.py")}
+    (folder / "sitecustomize.py").write_text(BOOT)
+    (folder / "boot").write_text("boot-1")
+    node.kubectl("label", "--overwrite", "node", NAME, f"{LABEL}=dra")
+    installed.configure(
+        nvidia={"frontEnd": "auto", "faultTaints": "no-execute"}, extraEnv=[{"name": "PYTHONPATH", "value": TRAP}]
+    )
+    machine = installed.machine()
+    machine.make_nodes_real()
+    (machine.directory / HOOK).write_bytes(HOOK_SCRIPT.read_bytes())
+    yield installed
+    node.kubectl("label", "node", NAME, f"{LABEL}-")
+    installed.configure()
+    for path, text in before.items():
+        path.write_bytes(text)
+    until(lambda: node.allocatable("nvidia.com/gpu") == CARDS * 10, "all shares", BACK_S)
+
+
+@pytest.fixture
+def claims(by_label, node):
+    by_label.await_ready()
+    made = Claims(node=node, pods=Pods(node=node, place=node.api.create_pod))
+    until(lambda: len(made.devices()) == CARDS, "all cards in the slices", BACK_S)
+    yield made
+    made.clear()
+
+
+def test_after_a_boot_a_claim_is_as_it_was_and_what_its_container_counted_is_gone(claims, by_label, node):
+    name = claims.run("booted", request(memory="2000Mi", cores="20"), restartPolicy="Always")
+    spec, pid = only(claims, node), by_label.pid()
+    uid = claims.pods.get(name)["metadata"]["uid"]
+    (folder,) = node.path("/").glob(f"usr/local/vgpu/containers/{uid}_main")
+    (folder / "counted.cache").touch()
+
+    node.path(f"{TRAP}/boot").write_text("boot-2")
+    by_label.kill()
+    wipe(node)
+
+    until(lambda: by_label.pid_or_none() not in (None, pid), "another process", BACK_S)
+    until(lambda: len(claims.specs()) == 1, "the spec", BACK_S)
+    assert only(claims, node) == spec
+    until(lambda: not (folder / "counted.cache").exists(), "the end of what was counted", BACK_S)
+    os.kill(claims.pods.pid(name), signal.SIGKILL)
+    until(lambda: claims.pods.restarts(name) == 1, "another start of the container", BACK_S)
+    claims.pods.await_running(name)
+    assert limits(claims, name) == ("2000m", "20")
+    claims.end(name)
+    claims.await_free()
+
+
+def test_a_fault_that_asks_for_a_reset_evicts_the_pods_of_its_card_and_no_others(claims, by_label, record_property):
+    sick, well = claims.uuids()[3], claims.uuids()[4]
+    claims.run("sick", request(uuid=sick, memory="1000Mi"))
+    claims.run("well", request(uuid=well, memory="1000Mi"))
+    number, machine = has(claims, "sick"), by_label.machine()
+
+    machine.inject("xid", number, "79")
+    machine.inject("lost", number)
+    try:
+        gone = until(lambda: claims.node.api.find_pod(NAMESPACE, "sick") is None, "the eviction", BACK_S)
+        effects = {t["effect"] for one in claims.devices().values() for t in one.get("taints", ())}
+        assert effects == {"NoExecute"}
+        assert claims.pods.phase("well") == "Running"
+    finally:
+        machine.inject("back", number)
+    until(lambda: not any(one.get("taints") for one in claims.devices().values()), "the end of the taint", BACK_S)
+    claims.pods.names.remove("sick")
+    claims.run("again", request(uuid=sick, memory="1000Mi"))
+    record_property("figures", f"a pod of a card that needs a reset was gone {gone:.1f} s after the fault")
+
+
+def test_two_containers_of_a_pod_have_parts_of_one_card_by_a_claim_each(claims):
+    pinned = claims.uuids()[1]
+    own = {
+        which: claims.template(f"of-{which}", request(uuid=pinned, memory=f"{amount}Mi", cores=str(amount // 100)))
+        for which, amount in (("a", 1000), ("b", 2000))
+    }
+    listed = [{"name": which, "resourceClaimTemplateName": template} for which, template in own.items()]
+    parts = [{**container(which), "resources": {"claims": [{"name": which}]}} for which in own]
+    name = claims.pods.create(claims.asked("apart", containers=parts, resourceClaims=listed))
+    claims.pods.await_running(name)
+
+    assert limits(claims, name, "a") == ("1000m", "10")
+    assert limits(claims, name, "b") == ("2000m", "20")
+    assert gpus(claims.pods.report(name, "a")) == gpus(claims.pods.report(name, "b")) == nodes(1)
+    claims.end(name)
+    claims.await_free()
+
+
+def test_a_pod_has_a_whole_card_by_a_resource_that_no_device_plugin_ever_had(claims, node):
+    """The scheduler makes the claim: the pod names none, and nothing of ours takes part."""
+    selector = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
+    body = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": "own.example.com"},
+        "spec": {"selectors": [selector], "extendedResourceName": OWN_NAME},
+    }
+    node.api.call("POST", f"{GROUP}/deviceclasses", body)
+    try:
+        asked = container(limits={OWN_NAME: 1})
+        name = claims.pods.create(claims.asked("plain", containers=[asked], resourceClaims=[]))
+        claims.pods.await_running(name)
+        seen = claims.pods.granted(name)
+        assert len(gpus(seen) - CONTROL) == 1
+        assert limits(claims, name)[0] == f"{MEMORY}m"
+        claims.end(name)
+        claims.await_free()
+    finally:
+        node.api.call("DELETE", f"{GROUP}/deviceclasses/own.example.com")
+
+
+@pytest.mark.full
+def test_health_is_unknown_at_a_pod_while_the_daemon_hangs_and_known_again_after(claims, by_label, record_property):
+    name = claims.run("watched", request(memory="1000Mi"))
+
+    def health():
+        (status,) = claims.pods.get(name)["status"]["containerStatuses"]
+        told = {one["name"]: one["resources"] for one in status.get("allocatedResourcesStatus", ())}
+        return [device["health"] for device in told.get(f"claim:{CLAIM}", ())]
+
+    until(lambda: health() == ["Healthy"], "health in the pod's status", BACK_S)
+    pid = by_label.pid()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        took = until(lambda: health() == ["Unknown"], "the end of what is known", 120)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    until(lambda: health() == ["Healthy"], "health in the pod's status again", BACK_S)
+    assert claims.pods.phase(name) == "Running"
+    record_property("figures", f"health was unknown {took:.0f} s after the daemon stood still")
+
+
+@pytest.mark.full
+def test_the_nodes_label_turns_cards_to_the_device_plugin_and_back_while_the_daemon_runs(claims, node):
+    node.kubectl("label", "--overwrite", "node", NAME, f"{LABEL}=device-plugin")
+    until(lambda: node.allocatable("nvidia.com/gpu") == CARDS * 10, "all shares", BACK_S)
+    until(lambda: not claims.devices(), "the end of the slices", BACK_S)
+
+    node.kubectl("label", "--overwrite", "node", NAME, f"{LABEL}=dra")
+    until(lambda: node.allocatable("nvidia.com/gpu") == 0, "the end of the shares", BACK_S)
+    until(lambda: len(claims.devices()) == CARDS, "all cards in the slices", BACK_S)
+    claims.run("after", request(memory="1000Mi"))
