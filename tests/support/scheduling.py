@@ -28,6 +28,7 @@ HURRY = Options(
     resync_period=0.2,
     lock_timeout=120.0,
     watch_timeout=30.0,
+    bind_within=0.02,
     sync_timeout=30.0,
     pace=Backoff(first=0.01, cap=0.1),
     stop_timeout=20.0,
@@ -61,6 +62,19 @@ def ask(server: SimulatedApiServer, pod: Mapping[str, Any]) -> dict[str, Any]:
     """A filter request for all nodes, as kube-scheduler makes it."""
     names = sorted(key[1] for key, _ in server.store.select(Filter(resource=RESOURCES["nodes"])))
     return {"Pod": pod, "Nodes": None, "NodeNames": names}
+
+
+async def filtered(service: Extender, request: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer to a filter request, once what it decided stands at the pod."""
+    answer = await service.filter(request)
+    await written(service, request["Pod"])
+    return dict(answer)
+
+
+async def written(service: Extender, pod: Mapping[str, Any]) -> None:
+    """Wait until the pod's decision is written to it, or is known not to be; so does a bind."""
+    async with service.cache.pods.binding.turn(pod["metadata"]["uid"]):
+        pass
 
 
 def binding(pod: Mapping[str, Any], node: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from hami_plugin.protocol.lock import NodeLock, owned_by, parse_lock, render_loc
 from hami_plugin.scheduler.engine.node_info import requested_families
 from hami_plugin.scheduler.engine.pod_info import UNASSIGNED, bind_phase, conflict, pod_info
 from hami_plugin.scheduler.engine.requests import Demand
-from hami_plugin.scheduler.extender.cache import Clock, NodeCache, SchedulerCache
+from hami_plugin.scheduler.extender.cache import Clock, NodeCache, PendingDecision, SchedulerCache
 from hami_plugin.scheduler.extender.ports import Cluster
 from hami_plugin.sdk import Family, LockRule
 
@@ -393,8 +393,11 @@ class Binder:
         self._pace = pace
         self._timeout = timeout
 
-    async def bind(self, pod: PodView, node: str) -> None:
-        """Bind the pod. ``HamiError`` with the reason when it is not bound, or not known to be."""
+    async def bind(self, pod: PodView, node: str, decision: PendingDecision | None = None) -> None:
+        """Bind the pod. ``HamiError`` with the reason when it is not bound, or not known to be.
+
+        ``decision``: the pod's is not written yet.
+        """
         if pod.node == node:
             return None  # asked once more: its daemon may have served it already
         named = requested_families(pod, self._cache.families)
@@ -414,8 +417,10 @@ class Binder:
             await self._locks.take(hold)
             until = asyncio.get_running_loop().time() + min(rule.expires_s for rule in hold.rules) / 2
             self._require_offered(asked, node)
-            mark = bind_phase(self._now())
+            pod, mark = await self._to_be_marked(pod, decision)
             pod = await write(self._cluster, pod, mark, pace=self._pace)
+            if decision:
+                self._cache.pods.confirm(pod)
             await self._confirm(pod, node, asked)
             await self._assign(pod, node, until=until)
         except UnsureError:
@@ -428,6 +433,19 @@ class Binder:
             raise
         await self._locks.release(hold, ours, alone=True)
         return None
+
+    async def _to_be_marked(self, pod: PodView, decision: PendingDecision | None) -> tuple[PodView, PodPatch]:
+        """The pod as the API server has it, and what is to be written to it. ``HamiError`` if its decision failed."""
+        mark = bind_phase(self._now())
+        if decision is None:
+            return pod, mark
+        if decision.claim():
+            return decision.pod, replace(decision.patch, annotations={**decision.patch.annotations, **mark.annotations})
+        await decision.done.wait()
+        if decision.written is None:
+            why = self._cache.pods.binding.unwritten.pop(pod.uid, f"what was decided for pod {pod.key} was not written")
+            raise HamiError(why, hint="the pod is scheduled again")
+        return decision.written, mark
 
     async def _confirm(self, pod: PodView, node: str, asked: Sequence[Family]) -> None:
         """``HamiError`` unless the pod can still have what was decided, beside all that are bound to the node.

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
@@ -19,7 +20,7 @@ from hami_plugin.aio import Watched, in_slices
 from hami_plugin.errors import ClusterError
 from hami_plugin.log import logger
 from hami_plugin.model.pausing import Pausing, at_once
-from hami_plugin.model.views import Feed, NodeView, PodView, QuotaView, revision
+from hami_plugin.model.views import Feed, NodeView, PodPatch, PodView, QuotaView, revision
 from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME, BIND_LOCK
 from hami_plugin.protocol.resizes import RESIZE
 from hami_plugin.scheduler.engine.capacity import Sizes, largest, sizes
@@ -49,6 +50,41 @@ class Binding:
     unknown: bool = False
 
 
+class PendingDecision:
+    """A decision of ours that is not written to its pod yet. The bind may ``claim`` it, and write it with its own mark:
+    one write in place of two. Where no bind comes soon, it is written before.
+
+    ``pod`` is as the API server has it. Once ``done``, ``written`` is the pod with it; None if claimed, or failed.
+    """
+
+    def __init__(self, pod: PodView, patch: PodPatch) -> None:
+        self.pod = pod
+        self.patch = patch
+        self.claimed = asyncio.Event()
+        self.done = asyncio.Event()
+        self.written: PodView | None = None
+        self._begun = False
+
+    @property
+    def node(self) -> str:
+        return self.patch.annotations[ASSIGNED_NODE]
+
+    def claim(self) -> bool:
+        """Whether the bind has to write it. False: it is being written, or was."""
+        if not self._begun:
+            self._begun = True
+            self.claimed.set()
+        return self.claimed.is_set()
+
+    async def unclaimed(self, *, within: float) -> bool:
+        """Wait for the bind. Whether it has not come, so that the decision is to be written now."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self.claimed.wait()
+        self._begun = True
+        return not self.claimed.is_set()
+
+
 class BindingPods:
     """Which pods have a node for good, and whose turn it is to write to a pod.
 
@@ -57,6 +93,10 @@ class BindingPods:
 
     def __init__(self, index: PodIndex) -> None:
         self._index = index
+        self.pending_decisions: dict[str, PendingDecision] = {}
+        """By the pod's UID, each from its filter until it is written."""
+        self.unwritten: dict[str, str] = {}
+        """By the pod's UID, why the API server has not taken its last decision, until it is decided or bound anew."""
         self._binding: dict[str, Binding] = {}
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -66,7 +106,7 @@ class BindingPods:
         return self._binding
 
     def turn(self, uid: str) -> asyncio.Lock:
-        """Held while a decision about this pod is written, so that no bind begins with half of it."""
+        """Held from a choice for this pod until it is written, or a bind has it: nothing else comes between."""
         return self._turns.setdefault(uid, asyncio.Lock())
 
     def node_of(self, uid: str) -> str:
@@ -79,8 +119,13 @@ class BindingPods:
         self._binding[pod.uid] = Binding(pod=pod, node=node)
 
     def end(self, uid: str) -> None:
-        """The pod was not bound, or is gone."""
+        """The pod was not bound."""
         self._binding.pop(uid, None)
+
+    def remove(self, uid: str) -> None:
+        """The pod is gone."""
+        self.end(uid)
+        self.unwritten.pop(uid, None)
 
     def mark_unknown(self, uid: str) -> None:
         """Nobody knows whether the pod was bound. Its node counts until the API server has been asked."""
@@ -163,6 +208,11 @@ class PodCache:
             self._assumed[written.uid] = replace(assumed, revision=version)
             self.index.update(written)
 
+    def written(self, uid: str) -> bool:
+        """Whether the API server has what is known of the pod."""
+        assumed = self._assumed.get(uid)
+        return assumed is None or assumed.revision > 0
+
     def forget(self, uid: str, found: PodView | None = None) -> None:
         """The API server has not taken a decision of ours: what was known before counts again, or the pod as it was
         ``found`` with another scheduler's decision.
@@ -211,7 +261,7 @@ class PodCache:
 
     def remove(self, uid: str) -> None:
         """The pod is gone."""
-        self.binding.end(uid)
+        self.binding.remove(uid)
         self._assumed.pop(uid, None)
         self._released.pop(uid, None)
         self.wishes.discard(uid)
@@ -245,7 +295,8 @@ class PodCache:
         It is in no order, so that nothing of it counts as shown before all of it is.
         """
         there = {pod.uid for pod in pods} | self._assumed.keys()
-        for uid in (self.index.entries.keys() | self._released.keys() | self.claimed.uids) - there:
+        known = self.index.entries.keys() | self._released.keys() | self.binding.unwritten.keys() | self.claimed.uids
+        for uid in known - there:
             self.remove(uid)
         newest = 0
         for pod in pods:

@@ -11,11 +11,11 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from hami_plugin.aio import Backoff, cancelled, in_slices
 from hami_plugin.dra.conversion import ClaimVendor, ConvertedPod, convert, exceeding
@@ -39,7 +39,7 @@ from hami_plugin.scheduler.engine.node_info import with_legacy_register
 from hami_plugin.scheduler.engine.pod_info import UNASSIGNED, assignment
 from hami_plugin.scheduler.engine.requests import Denied
 from hami_plugin.scheduler.extender.bind import PACE, Binder, NodeLocks, OvertakenError, UnsureError, repeated, write
-from hami_plugin.scheduler.extender.cache import Preferences, Resync, SchedulerCache
+from hami_plugin.scheduler.extender.cache import PendingDecision, Preferences, Resync, SchedulerCache
 from hami_plugin.scheduler.extender.claiming import ClaimTemplates
 from hami_plugin.scheduler.extender.payloads import (
     BindingArgs,
@@ -59,12 +59,18 @@ from hami_plugin.scheduler.extender.ports import Cluster
 from hami_plugin.scheduler.extender.resizes import Resizes
 from hami_plugin.sdk import Family
 
+T = TypeVar("T")
+
 log = logger(__name__)
 
 FILTERED, UNFILTERED = "FilteringSucceed", "FilteringFailed"
 BOUND, UNBOUND = "BindingSucceed", "BindingFailed"
 """The reasons of Events, as HAMi has them."""
 
+WRITES = 100
+"""So many decisions may be on their way to the API server. The next pod waits for one of them."""
+AHEAD, YIELD_S = 8, 0.03
+"""While so many binds run, an answer to a filter waits for one of them, at most so many seconds."""
 MAX_RETRIES = 16
 """How often a choice is made again because its node changed meanwhile."""
 
@@ -74,7 +80,8 @@ class Options:
     """How the scheduler behaves. Times in seconds.
 
     ``lock_timeout`` is how long a pod waits in line for its node: less than kube-scheduler waits for the extender.
-    ``watch_timeout`` is how long a bind waits for the watch to show who else is on the node.
+    ``watch_timeout`` is how long a bind waits for the watch to show who else is on the node. ``bind_within`` is how
+    long a decision waits for its bind, which writes it along.
     ``sync_timeout`` is how long a filter request waits for the first lists. ``refuse_impossible``: admission refuses
     what no known node can ever give. ``claim_vendors`` are those whose limits admission rewrites to ResourceClaims.
     ``resizes``: pods that run may ask for other amounts, with ``resize_period`` from one refusal to the next look.
@@ -86,6 +93,7 @@ class Options:
     claim_vendors: tuple[ClaimVendor, ...] = ()
     lock_timeout: float = 25.0
     watch_timeout: float = 5.0
+    bind_within: float = 0.5
     sync_timeout: float = 5.0
     resizes: bool = False
     resize_period: float = 30.0
@@ -132,7 +140,8 @@ class Extender:
         self._resync = Resync(cluster, cache.nodes, cache.pods, every=options.resync_period)
         self._cycle = asyncio.Lock()
         self._resizes = Resizes(cluster, cache, self._events, self._cycle, every=options.resize_period)
-        self._unfinished: set[asyncio.Task[Json]] = set()
+        self._unfinished: set[asyncio.Task[Any]] = set()
+        self._writes = asyncio.Semaphore(WRITES)
         self._binds: dict[tuple[str, str], asyncio.Task[Json]] = {}
 
     async def filter(self, request: Json) -> Json:
@@ -147,7 +156,8 @@ class Extender:
         return await asyncio.shield(self._started(self._filter(args)))
 
     async def _filter(self, args: ExtenderArgs) -> Json:
-        """Choose one node, assume the decision, and write it to the pod before kube-scheduler hears of it.
+        """Choose one node, and assume the decision. It is written to the pod while kube-scheduler goes on: by the bind,
+        or before where that does not come soon. Until then it keeps the pod's turn.
 
         Nodes that are given as objects need not exist: that is a question only, and nothing is written.
         """
@@ -155,7 +165,9 @@ class Extender:
         if args.nodes is not None:
             simulated = simulating(self.cache.snapshot(pod), pod, map(node_view, args.nodes))
             return filter_result(args, await in_slices(simulated))
-        async with self.cache.pods.binding.turn(pod.uid):  # no bind of this pod begins with half a decision
+        async with AsyncExitStack() as held:
+            await held.enter_async_context(self.cache.pods.binding.turn(pod.uid))
+            await held.enter_async_context(self._writes)
             if node := await self._bound_node(pod, args.names):
                 return bound_result(args, node)
             async with self._cycle:  # one decision at a time: nothing runs between the choice and its assumption
@@ -165,7 +177,10 @@ class Extender:
             if isinstance(result, FilterResult) and result.placed is None:
                 self._events.pod(pod, UNFILTERED, why_pending(result, args.names), warning=True)
             if patch:
-                await self._patch(newest, patch)
+                decision = PendingDecision(newest, patch)
+                self.cache.pods.binding.pending_decisions[pod.uid] = decision
+                self._kept(self._write(decision, held.pop_all()))
+        await self._paced()
         return filter_result(args, result)
 
     async def _bound_node(self, pod: PodView, names: Sequence[str]) -> str:
@@ -217,25 +232,50 @@ class Extender:
         self.cache.pods.assume(replace(pod, annotations={**pod.annotations, **patch.annotations}))
         return patch
 
-    async def _patch(self, pod: PodView, patch: PodPatch) -> None:
-        """Write the decision to the pod. One that cannot be written is forgotten.
+    async def _write(self, decision: PendingDecision, held: AsyncExitStack) -> None:
+        """Write the decision to the pod, unless a bind comes soon and does; then let go of what is ``held``. One that
+        cannot be written is forgotten.
 
         A former decision that cannot be taken back is counted by other schedulers until the pod is gone.
         """
-        node = patch.annotations[ASSIGNED_NODE]
-        try:
-            written = await write(self._cluster, pod, patch, pace=self._options.pace)
-        except ClusterError as error:
-            if not node:
-                log.info("former decision not taken back", pod=pod.key, problem=error.message)
-                return
-            self.cache.pods.forget(pod.uid, error.found if isinstance(error, OvertakenError) else None)
-            why = f"devices were found on node {node}, and could not be written to the pod: {error.message}"
-            self._events.pod(pod, UNFILTERED, why, warning=True)
-            raise
-        if node:
-            self.cache.pods.confirm(written)
-            self._events.pod(pod, FILTERED, f"devices are kept for the pod on node {node}", warning=False)
+        pod, node, binding = decision.pod, decision.node, self.cache.pods.binding
+        binding.unwritten.pop(pod.uid, None)
+        async with held:
+            try:
+                if not node or await decision.unclaimed(within=self._options.bind_within):
+                    decision.written = await write(self._cluster, pod, decision.patch, pace=self._options.pace)
+            except ClusterError as error:
+                self._forget(pod, node, error)
+            except Exception as error:  # boundary: nobody waits for this task
+                log.exception("writing a decision broke", pod=pod.key)
+                self._forget(pod, node, ClusterError(f"{type(error).__name__}: {error}"))
+            else:
+                if node and decision.written:
+                    self.cache.pods.confirm(decision.written)
+                if node:
+                    self._events.pod(pod, FILTERED, f"devices are kept for the pod on node {node}", warning=False)
+            finally:
+                del binding.pending_decisions[pod.uid]
+                decision.done.set()
+
+    async def _paced(self) -> None:
+        """Let binds get on. What is decided faster than it is bound waits anyhow, and the API server with it."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(YIELD_S):
+                while len(self._binds) >= AHEAD:
+                    await asyncio.wait(self._binds.values(), return_when=asyncio.FIRST_COMPLETED)
+
+    def _forget(self, pod: PodView, node: str, error: ClusterError) -> None:
+        """A decision could not be written: the bind fails, and says why."""
+        if not node:
+            log.info("former decision not taken back", pod=pod.key, problem=error.message)
+            return
+        pods = self.cache.pods
+        pods.forget(pod.uid, error.found if isinstance(error, OvertakenError) else None)
+        why = f"devices were found on node {node}, and could not be written to the pod: {error.message}"
+        if not error.not_found:  # else nobody binds it any more
+            pods.binding.unwritten[pod.uid] = why
+        self._events.pod(pod, UNFILTERED, why, warning=True)
 
     async def bind(self, request: Json) -> Json:
         """ExtenderBindingArgs in, ExtenderBindingResult out.
@@ -255,40 +295,65 @@ class Extender:
         ``Binder.bind`` locks the node, marks the pod, checks again that it fits, and creates the Binding.
         """
         binding = self.cache.pods.binding
+        decision = self._pending(args)
         try:
-            async with binding.turn(args.uid):  # a decision that is being written is waited for
-                pod = await self._decided_pod(args)
-                binding.begin(pod, args.node)
-            pod = await self._bind_newest(pod, args.node)
+            pod = await self._bind_newest(await self._begun(args, decision), args.node, decision)
         except HamiError as error:
             settle = binding.mark_unknown if isinstance(error, UnsureError) else binding.end
             settle(args.uid)
+            self._give_up(args.uid, decision, error)
             subject = PodView(uid=args.uid, namespace=args.namespace, name=args.name)
             self._events.pod(subject, UNBOUND, str(error), warning=True)
             return {"Error": str(error)}
         self._events.pod(pod, BOUND, f"bound to node {args.node}", warning=False)
         return {"Error": ""}
 
-    async def _bind_newest(self, pod: PodView, node: str) -> PodView:
+    def _pending(self, args: BindingArgs) -> PendingDecision | None:
+        """The decision that is to be bound, if it is not written yet."""
+        decision, known = self.cache.pods.binding.pending_decisions.get(args.uid), self.cache.pods.assumed.get(args.uid)
+        return decision if decision and known and known.entry.node == decision.node == args.node else None
+
+    async def _begun(self, args: BindingArgs, decision: PendingDecision | None) -> PodView:
+        """The pod with its decision, which is being bound from now on. A decision for another node is waited for."""
+        pods = self.cache.pods
+        if decision:
+            pod = pods.assumed[args.uid].entry.pod
+            pods.binding.begin(pod, args.node)
+            return pod
+        async with pods.binding.turn(args.uid):
+            if why := pods.binding.unwritten.pop(args.uid, ""):
+                raise HamiError(why, hint="the pod is scheduled again")
+            pod = await self._decided_pod(args)
+            pods.binding.begin(pod, args.node)
+            return pod
+
+    def _give_up(self, uid: str, decision: PendingDecision | None, error: HamiError) -> None:
+        """A decision that the bind was to write, and could not, holds nothing."""
+        pods = self.cache.pods
+        if decision and decision.claimed.is_set() and not pods.written(uid):
+            pods.forget(uid, error.found if isinstance(error, OvertakenError) else None)
+
+    async def _bind_newest(self, pod: PodView, node: str, decision: PendingDecision | None) -> PodView:
         """Bind the pod as it is now. Where our watch has not shown yet that another scheduler has decided anew for the
         same node, and is not binding it, that decision counts.
         """
         try:
-            await self._binder.bind(pod, node)
+            await self._binder.bind(pod, node, decision)
         except OvertakenError as error:
             said = error.found.annotations
             if error.found.node or said.get(ASSIGNED_NODE) != node or said.get(BIND_PHASE) == PHASE_ALLOCATING:
                 raise
+            self._give_up(pod.uid, decision, error)
             pod = error.found
             await self._binder.bind(pod, node)
         return pod
 
     async def _decided_pod(self, args: BindingArgs) -> PodView:
         """The pod with the decision for the node on it: from the cache, or from the API server. The decision may be
-        another scheduler's, which our watch has not shown yet.
+        another scheduler's, which our watch has not shown yet. One of ours that was not written is none.
         """
         known = self.cache.pods.index.entries.get(args.uid)
-        if known and known.node == args.node:
+        if known and known.node == args.node and self.cache.pods.written(args.uid):
             return known.pod
         found = await self._cluster.get_pod(args.namespace, args.name)
         if found is None or found.uid != args.uid:
@@ -369,7 +434,11 @@ class Extender:
             except HamiError as error:
                 return {"Error": str(error)}
 
-        task = asyncio.create_task(answered())
+        return self._kept(answered())
+
+    def _kept(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """A task that the end waits for."""
+        task = asyncio.create_task(work)
         self._unfinished.add(task)
         task.add_done_callback(self._unfinished.discard)
         return task

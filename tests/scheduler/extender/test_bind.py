@@ -28,6 +28,7 @@ from tests.support.scheduling import (
     ask,
     binding,
     daemons,
+    filtered,
     manifest,
     reasons,
     schedule,
@@ -55,7 +56,7 @@ async def service(server, tmp_path):
 
 async def decided(server, service, name="a", **asked):
     pod = server.create_pod(manifest(name, **asked))
-    assert (await service.filter(ask(server, pod)))["NodeNames"] == ["n1"]
+    assert (await filtered(service, ask(server, pod)))["NodeNames"] == ["n1"]
     return server.pod("team", name)
 
 
@@ -424,7 +425,7 @@ async def of_two_families(server, service):
     one["spec"]["containers"].append({"name": "second", "resources": {"limits": limits}})
     await until(lambda: len(service.cache.nodes.node_infos["n1"].pools) == 2)
     pod = server.create_pod(one)
-    answer = await service.filter(ask(server, pod))
+    answer = await filtered(service, ask(server, pod))
     assert answer["NodeNames"] == ["n1"], answer
     return pod
 

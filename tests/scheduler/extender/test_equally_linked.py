@@ -12,7 +12,7 @@ from hami_plugin.scheduler.engine.devices import ORDER_KEY
 from hami_plugin.scheduler.extender.extender import Extender
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.extender import Rig, listening
-from tests.support.scheduling import KEYS, add_node, annotations, ask, manifest, serving, until
+from tests.support.scheduling import KEYS, add_node, annotations, ask, manifest, serving, until, written
 
 ALL_ALIKE, PAIRED = (lambda _a, _b: 1850), (lambda a, b: 450 if a // 2 == b // 2 else 10)
 
@@ -28,9 +28,8 @@ async def served(server: SimulatedApiServer, service: Extender, rig: Rig, name: 
     pod = server.create_pod(manifest(name, **asked))
     status, answer = await rig.post("/filter", ask(server, pod))
     assert (status, answer["NodeNames"], answer["Error"]) == (200, ["n1"], "")
-    written = annotations(server.pod("team", name))[KEYS.allocated]
-    await until(lambda: pod["metadata"]["uid"] in service.cache.pods.index.entries)
-    (piece,) = filter(None, decode_devices(written))
+    await written(service, pod)
+    (piece,) = filter(None, decode_devices(annotations(server.pod("team", name))[KEYS.allocated]))
     return [int(grant.uuid.removeprefix("n1-g")) for grant in piece]
 
 

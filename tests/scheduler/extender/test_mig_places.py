@@ -9,7 +9,7 @@ import pytest
 from bench.fragmentation import profiles_of
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.extender import listening
-from tests.support.scheduling import add_node, annotations, ask, manifest, serving, until
+from tests.support.scheduling import add_node, annotations, ask, manifest, serving, until, written
 from vendors.nvidia.rules import ALLOCATIONS
 
 PROFILES = tuple(one for one in profiles_of("a100-40gb") if one.name != "1g.10gb")
@@ -26,8 +26,8 @@ async def test_two_small_instances_leave_room_for_a_large_one(tmp_path):
                 pod = server.create_pod(manifest(name, memory=memory))
                 status, answer = await rig.post("/filter", ask(server, pod))
                 assert (status, answer["NodeNames"], answer["Error"]) == (200, ["n1"], "")
+                await written(service, pod)
                 (place,) = json.loads(annotations(server.pod("team", name))[ALLOCATIONS])
                 placed.append((place["profile"], place["placement"]["start"]))
-                await until(lambda pod=pod: pod["metadata"]["uid"] in service.cache.pods.index.entries)
 
     assert placed == [("1g.5gb", 6), ("2g.10gb", 4), ("3g.20gb", 0)]

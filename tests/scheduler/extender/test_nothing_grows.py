@@ -16,7 +16,13 @@ from tests.support.scale import sized
 from tests.support.scheduling import COUNT, FAMILIES, KEYS, binding, cards, manifest, until
 
 NODES = tuple(f"n{number}" for number in range(4))
-OPTIONS = Options(resync_period=0.05, lock_timeout=0.2, pace=Backoff(first=0.0001, cap=0.001), stop_timeout=5.0)
+OPTIONS = Options(
+    resync_period=0.05,
+    lock_timeout=0.2,
+    bind_within=0.01,
+    pace=Backoff(first=0.0001, cap=0.001),
+    stop_timeout=5.0,
+)
 LIVES = ("bound", "refused", "too large", "deleted", "ended", "no device", "doubtful", "gone", "lost in a gap")
 AWAY = ClusterError("away", status=500)
 DENIED = ClusterError("denied", status=422)

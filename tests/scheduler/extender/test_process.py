@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.protocol.keys import BIND_PHASE, PHASE_ALLOCATING
+from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.certificates import Authority
 from tests.support.scheduler_process import ROOT, started
@@ -88,6 +88,7 @@ async def test_a_successor_knows_what_its_predecessor_decided(server: SimulatedA
         for name in ("a", "b"):
             pod = server.create_pod(manifest(name, gpus=4, cores=100))
             assert (await running.post("/filter", ask(server, pod)))["NodeNames"] != []
+        await until(lambda: all(ASSIGNED_NODE in annotations(pod) for pod in server.pods()))
         running.process.kill()
         await running.process.wait()
 

@@ -24,7 +24,7 @@ from tests.hami.run import Case, documented_in, explaining, read
 from tests.hami.values import pieces
 from tests.support.extender import Rig, listening
 from tests.support.scale import spread
-from tests.support.scheduling import annotations, serving, until
+from tests.support.scheduling import annotations, serving, until, written
 
 ROOT = Path(__file__).parents[3]
 CASES = spread(read(ROOT / "tests" / "vectors" / "schedule.jsonl.xz"), lambda case: case.question["vendor"])
@@ -113,6 +113,7 @@ async def served(
     )
 
     status, result = await rig.post("/filter", {"Pod": pod, "Nodes": None, "NodeNames": names})
+    await written(service, pod)
 
     after = annotations(server.pod("default", "p"))
     for one in server.pods():
@@ -121,10 +122,10 @@ async def served(
         server.delete_node(name)
     await until(lambda: not service.cache.nodes.node_infos and not ledger.entries)
     assert (status, result["Error"]) == (200, "")
-    written = {key: text for key, text in after.items() if annotations(pod).get(key) != text}
-    assert (ASSIGNED_TIME in written) == bool(written)
-    written.pop(ASSIGNED_TIME, None)
-    return {"best": "".join(result["NodeNames"]), "failed": result["FailedNodes"], "annotations": timeless(written)}
+    added = {key: text for key, text in after.items() if annotations(pod).get(key) != text}
+    assert (ASSIGNED_TIME in added) == bool(added)
+    added.pop(ASSIGNED_TIME, None)
+    return {"best": "".join(result["NodeNames"]), "failed": result["FailedNodes"], "annotations": timeless(added)}
 
 
 def running(one: Json, families: Sequence[Family]) -> Json:

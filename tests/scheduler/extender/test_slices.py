@@ -20,7 +20,19 @@ from hami_plugin.scheduler.extender import extender as extender_module
 from hami_plugin.scheduler.extender.cache import NodeCache, PodCache
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.extender import listening
-from tests.support.scheduling import FAMILIES, HURRY, KEYS, add_node, ask, manifest, schedule, serving, until
+from tests.support.scheduling import (
+    FAMILIES,
+    HURRY,
+    KEYS,
+    add_node,
+    annotations,
+    ask,
+    binding,
+    manifest,
+    schedule,
+    serving,
+    until,
+)
 
 NODES = 30
 VERSIONS = (("a", "9"), ("b", "5"), ("c", "7"))
@@ -180,11 +192,54 @@ async def test_the_next_pod_is_decided_while_the_last_decision_is_written(server
     async with serving(server, tmp_path) as service:
         await until(lambda: len(service.cache.nodes.node_infos) == NODES)
         server.hang("PATCH .*/pods/a", count=1)
-        stuck = asyncio.create_task(service.filter(ask(server, server.create_pod(manifest("a")))))
-        await until(lambda: service.cache.pods.assumed)
+        pod = server.create_pod(manifest("a"))
+        (node,) = (await service.filter(ask(server, pod)))["NodeNames"]
 
         assert await schedule(server, service, server.create_pod(manifest("b")))
 
-        assert not stuck.done()
+        stuck = asyncio.create_task(service.bind(binding(pod, node)))
+        assert ASSIGNED_NODE not in annotations(server.pod("team", "a"))
         server.heal()
-        assert (await stuck)["NodeNames"]
+        assert await stuck == {"Error": ""}
+        assert annotations(server.pod("team", "a"))[ASSIGNED_NODE] == node
+
+
+@pytest.mark.parametrize("patience", [120.0, 0.01], ids=["until one ends", "not for ever"])
+async def test_a_filter_is_answered_later_while_many_binds_run(server, tmp_path, monkeypatch, patience):
+    monkeypatch.setattr(extender_module, "AHEAD", 1)
+    monkeypatch.setattr(extender_module, "YIELD_S", patience)
+    async with serving(server, tmp_path) as service:
+        await until(lambda: len(service.cache.nodes.node_infos) == NODES)
+        pod = server.create_pod(manifest("a"))
+        (node,) = (await service.filter(ask(server, pod)))["NodeNames"]
+        server.hang("POST .*/binding", count=1)
+        bind = asyncio.create_task(service.bind(binding(pod, node)))
+        await until(lambda: service.cache.pods.binding.pending)
+
+        asking = asyncio.create_task(service.filter(ask(server, server.create_pod(manifest("b")))))
+        if patience > 1:
+            await until(lambda: len(service.cache.pods.index.entries) == 2)
+            await asyncio.sleep(0.05)
+            assert not asking.done()
+            server.heal()
+        assert (await asking)["NodeNames"]
+        server.heal()
+        assert await bind == {"Error": ""}
+
+
+async def test_a_filter_waits_while_too_many_decisions_are_on_their_way_to_the_api_server(
+    server, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(extender_module, "WRITES", 2)
+    async with serving(server, tmp_path) as service:
+        await until(lambda: len(service.cache.nodes.node_infos) == NODES)
+        server.hang("PATCH .*/pods/", count=2)
+        asked = [ask(server, server.create_pod(manifest(name))) for name in ("a", "b", "c")]
+        for one in asked[:2]:
+            assert (await service.filter(one))["NodeNames"]
+
+        third = asyncio.create_task(service.filter(asked[2]))
+        await asyncio.sleep(0.05)
+        assert not third.done()
+        server.heal()
+        assert (await third)["NodeNames"]

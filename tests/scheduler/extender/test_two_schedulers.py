@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,9 @@ from tests.support.scheduling import (
     binding,
     cards,
     daemons,
+    filtered,
     manifest,
+    schedule,
     serving,
     until,
 )
@@ -301,6 +304,27 @@ async def test_a_pod_that_two_schedulers_decide_and_bind_at_once_is_bound_with_t
         assert check(store, FAMILIES) == 2
 
 
+async def test_a_scheduler_that_is_killed_before_its_decision_is_written_gives_nothing_away_twice(tmp_path):
+    """kube-scheduler asks the next one to bind what the first one has answered, and another pod has the share."""
+    async with SimulatedApiServer() as server:
+        add_node(server)
+        exclusive = {name: server.create_pod(manifest(name, cores=100)) for name in ("a", "b")}
+        server.hang("PATCH .*/pods/a", count=1)
+        async with serving(server, tmp_path, replace(HURRY, stop_timeout=0.0)) as killed:
+            assert (await killed.filter(ask(server, exclusive["a"])))["NodeNames"] == ["n1"]
+        server.heal()
+
+        async with serving(server, tmp_path) as service, daemons(server):
+            await until(lambda: service.cache.nodes.node_infos)
+            assert ASSIGNED_NODE not in annotations(server.pod("team", "a"))
+            assert await schedule(server, service, exclusive["b"]) == "n1"
+
+            answer = await service.bind(binding(exclusive["a"], "n1"))
+
+            assert "was given devices on node (none)" in answer["Error"]
+            assert "nodeName" not in server.pod("team", "a")["spec"]
+
+
 @pytest.mark.parametrize("seed", spread(SEEDS, part=4))
 async def test_a_scheduler_binds_what_another_decided_before_its_watch_has_shown_it(seed):
     """The leader has changed between filter and bind; and an older decision of its own is all that it remembers."""
@@ -310,10 +334,10 @@ async def test_a_scheduler_binds_what_another_decided_before_its_watch_has_shown
     async with schedulers(store, chance, FAMILIES, lag=2000, now=lambda: clock[0]) as (former, later):
         pod = store.create(RESOURCES["pods"], "team", manifest("a", memory=6000))
         if where := ("", "n1", "n2")[seed % 3]:
-            assert (await later.filter({"Pod": pod, "NodeNames": [where]}))["NodeNames"] == [where]
+            assert (await filtered(later, {"Pod": pod, "NodeNames": [where]}))["NodeNames"] == [where]
             pod = store.get("pods", "team", "a")
             clock[0] += timedelta(seconds=2)  # a decision is known by its second
-        assert (await former.filter({"Pod": pod, "NodeNames": ["n2"]}))["NodeNames"] == ["n2"]
+        assert (await filtered(former, {"Pod": pod, "NodeNames": ["n2"]}))["NodeNames"] == ["n2"]
 
         assert await later.bind(binding(pod, "n2")) == {"Error": ""}
 
@@ -389,7 +413,7 @@ REFUSED = ClusterError("a webhook denies it", status=422)
 async def decided_by(store: ObjectStore, service: Extender, name: str, node: str = "n1") -> Any:
     """A pod with a decision that fits the node only once beside another's, which all schedulers have seen."""
     pod = store.create(RESOURCES["pods"], "team", manifest(name, memory=6000))
-    assert (await service.filter({"Pod": pod, "NodeNames": [node]}))["NodeNames"] == [node]
+    assert (await filtered(service, {"Pod": pod, "NodeNames": [node]}))["NodeNames"] == [node]
     return store.get("pods", "team", name)
 
 

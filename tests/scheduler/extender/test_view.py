@@ -21,6 +21,7 @@ from tests.support.scheduling import (
     binding,
     cards,
     daemons,
+    filtered,
     manifest,
     schedule,
     serving,
@@ -53,7 +54,7 @@ def held(service) -> dict[str, dict[str, tuple]]:
 
 
 async def chosen(server, service, pod) -> list[str]:
-    return (await service.filter(ask(server, pod)))["NodeNames"]
+    return (await filtered(service, ask(server, pod)))["NodeNames"]
 
 
 END = {
@@ -95,7 +96,7 @@ async def test_a_filter_during_a_pods_end_gets_the_share_at_most_once(server, se
     assert await chosen(server, service, first) == ["n1"]
     server.faults.latency = 0.01
 
-    asking = [asyncio.create_task(service.filter(ask(server, pod))) for pod in others]
+    asking = [asyncio.create_task(filtered(service, ask(server, pod))) for pod in others]
     server.delete_pod("team", "p0")
     answers = await asyncio.gather(*asking)
     answers += [await service.filter(ask(server, pod)) for pod in others if not decided(server, pod)]
