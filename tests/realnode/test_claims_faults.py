@@ -1,6 +1,7 @@
-"""Case v, too: claims through a boot and an eviction, with a hanging daemon, and as the node's label says."""
+"""Case v, too: claims through a boot and an eviction, with a hanging daemon, for administrators, and many of them."""
 
 import os
+import re
 import signal
 
 import pytest
@@ -16,10 +17,11 @@ from tests.realnode.test_claims import BACK_S, CARDS, CONTROL, MEMORY, gpus, has
 from tests.runtimes.simulated import HOOK, HOOK_SCRIPT
 
 pytestmark = [
-    pytest.mark.case("v", "devices by ResourceClaims: a boot, an eviction, a daemon that hangs, the node's label"),
+    pytest.mark.case("v", "devices by ResourceClaims: a boot, an eviction, a daemon that hangs, administrators, many"),
     pytest.mark.since(versions.CONSUMABLE),
 ]
 LABEL = "hami-plugin.io/nvidia-front-end"
+ADMIN = "resource.kubernetes.io/admin-access"
 OWN_NAME = "example.com/whole-gpu"
 """Of which no device plugin ever had any."""
 BOOT = """
@@ -28,6 +30,7 @@ from hami_plugin.daemon import app
 app._boot_id = lambda _proc: Path(__file__).with_name("boot").read_text()
 """
 """Beside the daemon's own code: a host of which the test says which boot it has."""
+MANY, TOGETHER = 100, 10
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +110,27 @@ def test_a_fault_that_asks_for_a_reset_evicts_the_pods_of_its_card_and_no_others
     record_property("figures", f"a pod of a card that needs a reset was gone {gone:.1f} s after the fault")
 
 
+def test_an_administrators_claim_has_a_card_that_others_have_and_no_limits(claims, node):
+    """It asks for a small amount: the scheduler adds up what administrators ask for, too."""
+    pinned = claims.uuids()[6]
+    user = claims.run("user", request(uuid=pinned, memory="80000Mi", cores="100"))
+    node.kubectl("label", "--overwrite", "namespace", NAMESPACE, f"{ADMIN}=true")
+    try:
+        asked = request(uuid=pinned, memory="1Mi")
+        asked["exactly"]["adminAccess"] = True
+        name = claims.run("admin", asked)
+    finally:
+        node.kubectl("label", "namespace", NAMESPACE, f"{ADMIN}-")
+
+    (result,) = claims.results(name)
+    assert result["adminAccess"] is True
+    assert gpus(claims.pods.report(name)) == nodes(has(claims, user))
+    assert limits(claims, name) == (None, None)
+    assert limits(claims, user) == ("80000m", "100")
+    claims.end(name)
+    assert len(claims.specs()) == 1
+
+
 def test_two_containers_of_a_pod_have_parts_of_one_card_by_a_claim_each(claims):
     pinned = claims.uuids()[1]
     own = {
@@ -167,6 +191,40 @@ def test_health_is_unknown_at_a_pod_while_the_daemon_hangs_and_known_again_after
     until(lambda: health() == ["Healthy"], "health in the pod's status again", BACK_S)
     assert claims.pods.phase(name) == "Running"
     record_property("figures", f"health was unknown {took:.0f} s after the daemon stood still")
+
+
+@pytest.mark.full
+def test_many_claims_leave_no_file_and_each_is_answered_fast(claims, by_label, record_property):
+    template = claims.template("many", request(memory="1000Mi", cores="1"))
+    listed = [{"name": CLAIM, "resourceClaimTemplateName": template}]
+    before = answered(by_label)
+    for begin in range(0, MANY, TOGETHER):
+        names = [
+            claims.pods.create(claims.asked(f"many-{begin + n}", claim="none", resourceClaims=listed))
+            for n in range(TOGETHER)
+        ]
+        claims.pods.await_running(*names, within_s=120)
+        claims.end(*names)
+    claims.await_free()
+
+    after = answered(by_label)
+    counts = {bound: count - before.get(bound, 0) for bound, count in after.items()}
+    assert counts[float("inf")] == MANY
+    within = min(bound for bound, count in counts.items() if count >= 0.99 * MANY)
+    assert within <= 1.0
+    assert claims.specs() == set()
+    assert claims.prepared() == {}
+    record_property("figures", f"99 of {MANY} claims, {TOGETHER} at a time, were prepared within {within:g} s each")
+
+
+def answered(daemon):
+    """How many claims were prepared within so many seconds."""
+    pattern = re.compile(r'hami_plugin_claim_seconds_bucket\{(?=.*operation="prepare").*le="([^"]+)".*\}')
+    found = {}
+    for name, value in daemon.metrics().items():
+        if match := pattern.match(name):
+            found[float(match[1].replace("+Inf", "inf"))] = value
+    return found
 
 
 @pytest.mark.full
