@@ -28,7 +28,7 @@ from vendors.nvidia.health import (
     no_devices,
     no_permission,
 )
-from vendors.nvidia.host import FAMILY, UUID, HostTrees, MigInstance, instances, pci_address
+from vendors.nvidia.host import FAMILY, UUID, DiscoveredInstance, HostTrees, instances, pci_address
 from vendors.nvidia.instances import MIG_MODE, Parts
 from vendors.nvidia.nvml import BARE_NAME, MAX_NVLINKS, Handle, NoLibraryError, Nvml, NvmlError
 from vendors.nvidia.settings import NvidiaSettings
@@ -167,7 +167,9 @@ def memory_of(nvml: Nvml, handle: Handle, *, otherwise: int) -> int | Fault:
     return memory
 
 
-def mig_instances(nvml: Nvml, card: Handle, before: Sequence[MigInstance] = ()) -> tuple[MigInstance, ...] | None:
+def mig_instances(
+    nvml: Nvml, card: Handle, before: Sequence[DiscoveredInstance] = ()
+) -> tuple[DiscoveredInstance, ...] | None:
     """The instances of a card; None when it is not in MIG mode. ``NvmlError`` only for what concerns the whole card.
 
     ``before`` is what it had when it answered last.
@@ -189,7 +191,7 @@ def mig_instances(nvml: Nvml, card: Handle, before: Sequence[MigInstance] = ()) 
     return tuple(found for index in range(places) if (found := _instance(nvml, card, index, known.get(index))))
 
 
-def _instance(nvml: Nvml, card: Handle, index: int, before: MigInstance | None) -> MigInstance | None:
+def _instance(nvml: Nvml, card: Handle, index: int, before: DiscoveredInstance | None) -> DiscoveredInstance | None:
     """One that goes away while it is looked at is not there. One that fails to answer is as it was ``before``."""
     try:
         handle = nvml.mig_device(card, index)
@@ -197,7 +199,7 @@ def _instance(nvml: Nvml, card: Handle, index: int, before: MigInstance | None) 
             return None
         gi = nvml.gpu_instance(handle)
         memory = memory_of(nvml, handle, otherwise=0)
-        return MigInstance(
+        return DiscoveredInstance(
             uuid=nvml.uuid(handle),
             index=index,
             gi=gi,

@@ -121,7 +121,7 @@ def read_capabilities(proc: Path) -> Capabilities:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MigInstance:
+class DiscoveredInstance:
     """One MIG device. ``index`` is its number on the card; ``gi`` and ``ci`` number its GPU and compute instance.
 
     These numbers and the UUID are other ones when the same profile is made again, but ``slices``, the card's memory
@@ -139,11 +139,11 @@ class MigInstance:
     problem: str = ""
 
 
-def instances(device: Device) -> tuple[MigInstance, ...]:
+def instances(device: Device) -> tuple[DiscoveredInstance, ...]:
     """What discovery has noted of a card."""
     return device.traits if isinstance(device.traits, tuple) else ()
 
 
-def instance(device: Device) -> MigInstance | None:
+def instance(device: Device) -> DiscoveredInstance | None:
     """The instance that a device is; None for a card."""
-    return device.traits if isinstance(device.traits, MigInstance) else None
+    return device.traits if isinstance(device.traits, DiscoveredInstance) else None

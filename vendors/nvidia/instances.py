@@ -14,7 +14,7 @@ from typing import Literal
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.model.device import Device, Fault, Sighting
 from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules
-from vendors.nvidia.host import FAMILY, MigInstance, instances
+from vendors.nvidia.host import FAMILY, DiscoveredInstance, instances
 
 Strategy = Literal["none", "single", "mixed"]
 
@@ -46,7 +46,7 @@ def divided(card: Sighting, strategy: Strategy) -> tuple[Sighting, ...]:
     return tuple(_sighted(card, one, strategy) for one in instances(card.device) if one.profile)
 
 
-def _sighted(card: Sighting, one: MigInstance, strategy: Strategy) -> Sighting:
+def _sighted(card: Sighting, one: DiscoveredInstance, strategy: Strategy) -> Sighting:
     whole = card.device
     device = Device(
         uuid=one.uuid,
@@ -162,6 +162,6 @@ class Parts:
         named = [
             uuid
             for uuid, one in parts
-            if isinstance(one, MigInstance) and gi in (None, one.gi) and ci in (None, one.ci)
+            if isinstance(one, DiscoveredInstance) and gi in (None, one.gi) and ci in (None, one.ci)
         ]
         return tuple(named) if named else tuple(uuid for uuid, _one in parts)

@@ -22,7 +22,7 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device
 from hami_plugin.sdk import Family
 from vendors.nvidia import VENDOR
-from vendors.nvidia.host import MigInstance, instances, read_capabilities
+from vendors.nvidia.host import DiscoveredInstance, instances, read_capabilities
 from vendors.nvidia.settings import NvidiaSettings
 from vendors.nvidia.simulation import NvmlSimulator
 from vendors.nvidia.simulation.records import DRIVER_VERSION
@@ -219,7 +219,7 @@ def test_instances_that_the_kernel_lists_no_capability_of_are_left_out(rig: Call
 def test_an_old_drivers_instance_is_named_by_its_place_alone(rig: Callable[..., Any]) -> None:
     machine = rig("a100-pcie-2-mig")
     cut, _ = seen(machine)
-    old = MigInstance(uuid="MIG-GPU-a/1/0", index=0, gi=1, ci=0)
+    old = DiscoveredInstance(uuid="MIG-GPU-a/1/0", index=0, gi=1, ci=0)
 
     assert set(family(machine.settings).node.slices(replace(cut, traits=(old,)), HOST)) == {"0:0"}
 

@@ -12,7 +12,7 @@ import pytest
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.model.device import Action, Device, Fault, Sighting
 from tests.support.mig import MigAdministrator
-from vendors.nvidia.host import FAMILY, MigInstance
+from vendors.nvidia.host import FAMILY, DiscoveredInstance
 from vendors.nvidia.instances import MAX_NAME, Parts, family, require_alike
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -22,7 +22,9 @@ CUT = "a100-pcie-2-mig"
 
 def card(index: int, *profiles: str, whole: bool = False) -> Device:
     traits = tuple(
-        MigInstance(uuid=f"MIG-{index}-{n}", index=n, gi=n + 1, ci=0, profile=profile, slices=f"{n}+1", memory=4864)
+        DiscoveredInstance(
+            uuid=f"MIG-{index}-{n}", index=n, gi=n + 1, ci=0, profile=profile, slices=f"{n}+1", memory=4864
+        )
         for n, profile in enumerate(profiles)
     )
     return Device(
@@ -171,7 +173,7 @@ def test_an_event_is_about_the_instances_that_it_names_and_about_all_when_it_nam
     cut = replace(
         card(0),
         traits=tuple(
-            MigInstance(uuid=uuid, index=n, gi=at, ci=inner, profile="1c.2g.10gb")
+            DiscoveredInstance(uuid=uuid, index=n, gi=at, ci=inner, profile="1c.2g.10gb")
             for n, (uuid, at, inner) in enumerate([("a", 1, 0), ("b", 2, 0), ("c", 2, 1)])
         ),
     )

@@ -14,17 +14,17 @@ from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device
 from vendors.nvidia import VENDOR
-from vendors.nvidia.host import MigInstance
+from vendors.nvidia.host import DiscoveredInstance
 from vendors.nvidia.injection import specification
 from vendors.nvidia.settings import NvidiaSettings
 
 HOST = HostFiles(paths=HostPaths())
 KIND = "k8s.device-plugin.nvidia.com/gpu"
 SETTINGS = NvidiaSettings.model_validate({"cdi": {"enabled": True, "generator": "nvidia-ctk"}})
-MIG = MigInstance(uuid="MIG-x", index=2, gi=1, ci=0)
+MIG = DiscoveredInstance(uuid="MIG-x", index=2, gi=1, ci=0)
 
 
-def card(uuid: str, index: int, *cut: MigInstance) -> Device:
+def card(uuid: str, index: int, *cut: DiscoveredInstance) -> Device:
     return Device(uuid=uuid, family="NVIDIA", index=index, model="", memory=1, minor=index, traits=cut or None)
 
 
