@@ -212,5 +212,6 @@ async def outcome(node: Live, name: str, qos: str, cores: int = 0) -> str:
     answer = await node.filtered(await node.created(manifest, name, **{QOS: qos}))
     if not answer["NodeNames"]:
         return str(answer["FailedNodes"][NODE])
+    await until(lambda: ALLOCATED in node.noted(name))  # nobody binds it, so it is written a moment later
     (card,) = cards(node, name)
     return card
