@@ -9,6 +9,7 @@ from hami_plugin.simulation.allocation import UnschedulableError
 from hami_plugin.simulation.dra import PrepareError
 from tests.e2e.claiming import spec_directories
 from tests.e2e.cut_vendors import ASCEND, CAMBRICON, CUT_VENDORS, ENFLAME, NVIDIA, amounts, asking
+from tests.support.scale import spread
 
 
 def by(vendor):
@@ -42,7 +43,7 @@ OWN = {
 }
 
 
-@pytest.mark.parametrize("vendor", [one for one in CUT_VENDORS if one is not NVIDIA], ids=lambda one: one.name)
+@pytest.mark.parametrize("vendor", spread([one for one in CUT_VENDORS if one is not NVIDIA]), ids=lambda one: one.name)
 async def test_a_partition_is_made_for_a_claim_outlives_the_daemon_and_goes_with_the_claim(vendor, set_up, tmp_path):
     async with vendor.staged(set_up, spec_directories(tmp_path)) as stage:
         vendor.prepare(stage)

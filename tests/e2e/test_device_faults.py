@@ -32,6 +32,7 @@ OF_INSTANCES = {
 BY_REQUEST = {"nvmlDeviceSetComputeMode"}
 OF_FIGURES = {
     *("nvmlDeviceGetCudaComputeCapability", "nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetUtilizationRates"),
+    "nvmlDeviceGetComputeRunningProcesses_v3",
 }
 HARMLESS = OF_LINKS | OF_INSTANCES | OF_FIGURES | BY_REQUEST
 """A failed query of a figure costs that figure, and one of a link that link; instances are asked for only on a card in

@@ -79,7 +79,13 @@ OF_COST = {
 """Of cards whose energy is metered, and of sums over pods; tests/e2e/test_cost.py shows these."""
 OF_FAULTS = {"hami_plugin_device_fault_container", "hami_plugin_device_faults_total"}
 """Of devices that have failed; tests/e2e/test_fault_attribution.py shows these."""
-ELSEWHERE = OF_USAGE | OF_PARTITIONS | OF_CLAIMS | OF_LOAD | OF_COST | OF_FAULTS
+OF_PROCESSES = {
+    f"hami_plugin_{of}{what}" for of in ("container_processes", "device_outsiders") for what in ("", "_memory_bytes")
+}
+"""Of whose processes run on cards; tests/e2e/test_usage.py shows these."""
+OF_REMEDIES = {"hami_plugin_remediations_total"}
+"""Of cordons and resets; tests/e2e/test_remedies.py shows this."""
+ELSEWHERE = OF_USAGE | OF_PARTITIONS | OF_CLAIMS | OF_LOAD | OF_COST | OF_FAULTS | OF_PROCESSES | OF_REMEDIES
 
 
 async def share(stage: SimulatedNode, name: str, **limits: int) -> PodView:

@@ -101,10 +101,15 @@ class Live:
                 await asyncio.sleep(0.05)
 
     async def chosen(self, pod: Mapping[str, Any]) -> None:
-        """Filter until the node is chosen: what has ended is known a moment later."""
+        """Filter until the node is chosen: what has ended is known a moment later. Nobody binds the pod, so the
+        decision is written a moment later too, which is waited for.
+        """
+        name = pod["metadata"]["name"]
+        before = self.revision(name)
         async with asyncio.timeout(60):
             while not (await self.filtered(pod)).get("NodeNames"):  # noqa: ASYNC110  # the scheduler tells nobody
                 await asyncio.sleep(0.02)
+        await until(lambda: keys.ASSIGNED_NODE in self.noted(name) and self.revision(name) != before)
 
     async def bound(self, pod: Mapping[str, Any]) -> None:
         """Filter and bind, as often as kube-scheduler is told to: what was decided may be another's by the time of the
@@ -163,6 +168,10 @@ class Live:
     def noted(self, name: str) -> Mapping[str, str]:
         """The pod's annotations."""
         return dict(self.api.pod(NAMESPACE, name)["metadata"].get("annotations") or {})
+
+    def revision(self, name: str) -> str:
+        """The pod's resource version."""
+        return str(self.api.pod(NAMESPACE, name)["metadata"]["resourceVersion"])
 
     def written(self, key: str) -> str:
         """An annotation of the node."""
