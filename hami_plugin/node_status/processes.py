@@ -29,7 +29,7 @@ class Outsider(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class ProcessTotals:
     """So many processes, with so many bytes of the device as far as that is told."""
 
     processes: int
@@ -40,8 +40,8 @@ class Measured:
 class DeviceUsers:
     """All that use a device. Each container with a share of it is there, if with nothing."""
 
-    containers: Mapping[Key, Measured]
-    outsiders: Mapping[Outsider, Measured]
+    containers: Mapping[Key, ProcessTotals]
+    outsiders: Mapping[Outsider, ProcessTotals]
 
 
 def device_users(one: DeviceOccupancy, load: DeviceLoad | None, pod: FindPod) -> DeviceUsers | None:
@@ -72,5 +72,5 @@ def _user(portions: Sequence[Portion], process: DeviceProcess, pod: FindPod) -> 
     return theirs[0].key if len(theirs) == 1 else Outsider.UNKNOWN
 
 
-def _measured(processes: Sequence[DeviceProcess]) -> Measured:
-    return Measured(processes=len(processes), memory=sum(one.memory_used or 0 for one in processes))
+def _measured(processes: Sequence[DeviceProcess]) -> ProcessTotals:
+    return ProcessTotals(processes=len(processes), memory=sum(one.memory_used or 0 for one in processes))

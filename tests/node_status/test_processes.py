@@ -9,7 +9,7 @@ from hami_plugin.model.usage import DeviceLoad, DeviceProcess, ProcessOwner
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.occupancy import occupied
-from hami_plugin.node_status.processes import Measured, Outsider, device_users
+from hami_plugin.node_status.processes import Outsider, ProcessTotals, device_users
 from tests.support.builders import FAMILY, grant, held_by, ids, pod, snapshot
 
 MIB = 1 << 20
@@ -43,7 +43,7 @@ def users(*processes: tuple[int, str | None, str], pods: tuple[PodView, ...] = (
     return {**told, **{str(who): each for who, each in found.outsiders.items()}}
 
 
-NOTHING = Measured(processes=0, memory=0)
+NOTHING = ProcessTotals(processes=0, memory=0)
 RUNNING = replace(ONE, running={MAIN: "main", SIDE: "side"})
 
 
@@ -55,12 +55,12 @@ def test_processes_are_their_containers_and_others_are_counted_by_whose_they_are
     )  # fmt: skip
 
     assert found == {
-        "one/main": Measured(processes=2, memory=700 * MIB),
-        "one/side": Measured(processes=1, memory=0),
-        "two/main": Measured(processes=1, memory=70 * MIB),
-        "no pod": Measured(processes=1, memory=9 * MIB),
-        "another pod": Measured(processes=1, memory=8 * MIB),
-        "unknown": Measured(processes=1, memory=7 * MIB),
+        "one/main": ProcessTotals(processes=2, memory=700 * MIB),
+        "one/side": ProcessTotals(processes=1, memory=0),
+        "two/main": ProcessTotals(processes=1, memory=70 * MIB),
+        "no pod": ProcessTotals(processes=1, memory=9 * MIB),
+        "another pod": ProcessTotals(processes=1, memory=8 * MIB),
+        "unknown": ProcessTotals(processes=1, memory=7 * MIB),
     }
 
 
@@ -68,8 +68,8 @@ def test_which_of_a_pods_containers_it_is_is_not_guessed() -> None:
     found = users((500, ONE.uid, MAIN), (300, TWO.uid, "cc" * 32))
 
     assert (found["one/main"], found["one/side"]) == (NOTHING, NOTHING)
-    assert found["unknown"] == Measured(processes=1, memory=500 * MIB)
-    assert found["two/main"] == Measured(processes=1, memory=300 * MIB)
+    assert found["unknown"] == ProcessTotals(processes=1, memory=500 * MIB)
+    assert found["two/main"] == ProcessTotals(processes=1, memory=300 * MIB)
 
 
 def test_a_container_of_the_pod_without_a_share_of_the_device_is_an_outsider() -> None:
@@ -77,7 +77,7 @@ def test_a_container_of_the_pod_without_a_share_of_the_device_is_an_outsider() -
     found = users((500, TWO.uid, SIDE), pods=(ONE, running))
 
     assert found["two/main"] == NOTHING
-    assert found[Outsider.OTHER_POD] == Measured(processes=1, memory=500 * MIB)
+    assert found[Outsider.OTHER_POD] == ProcessTotals(processes=1, memory=500 * MIB)
 
 
 def test_containers_are_told_apart_by_the_runtimes_ids_where_a_pod_has_several() -> None:
