@@ -101,9 +101,8 @@ class Killed:
 
         def plain(text):
             named = text.replace(uid, "CLAIM").replace(pod.uid, "POD").replace(pod.name, "NAME")
-            return re.sub(
-                r"\.[0-9]+\.tmp|0\.[35]\.0", "", _UUID.sub("UUID", named)
-            )  # a name with a digit first is 0.5.0
+            # The version of a CDI spec is 0.5.0 where a name begins with a digit, else 0.3.0.
+            return re.sub(r"\.[0-9]+\.tmp|0\.[35]\.0", "", _UUID.sub("UUID", named))
 
         journal = state / "claims"
         lines = journal.read_text().splitlines() if journal.exists() else []

@@ -8,7 +8,7 @@ import lzma
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -244,16 +244,22 @@ async def used(node: Live) -> None:
     node.stage.hardware.simulator.inject("lost", 7)
 
 
+@contextmanager
+def scraping(node: Live, programs, folder: Path) -> Iterator[Prometheus]:
+    """A Prometheus that scrapes the node's daemon and the scheduler beside it."""
+    with reserved_port() as port:
+        pass
+    targets = [
+        Target(job="hami-plugin", node=node.stage.node, port=int(node.stage.options["--http"].rpartition(":")[2])),
+        Target(job="hami-plugin-scheduler", node="elsewhere", port=node.scheduler.plain),
+    ]
+    with prometheus.serving(programs, folder, port, RULES, targets) as server:
+        yield server
+
+
 async def test_every_panel_has_data_from_a_running_daemon_and_scheduler(programs, tmp_path):
     async with live("dgx-h100") as node:
-        with reserved_port() as port:
-            pass
-        daemon = int(node.stage.options["--http"].rpartition(":")[2])
-        targets = [
-            Target(job="hami-plugin", node=node.stage.node, port=daemon),
-            Target(job="hami-plugin-scheduler", node="elsewhere", port=node.scheduler.plain),
-        ]
-        with prometheus.serving(programs, tmp_path, port, RULES, targets) as server:
+        with scraping(node, programs, tmp_path) as server:
             await until(server, 'up{job=~"hami-plugin.*"} == 1', 2)
             await used(node)
             await until(server, 'hami_plugin_device_health_info{health!="healthy"}', 1)
@@ -304,14 +310,7 @@ def uses(answer: Answer) -> None:
 
 async def test_every_panel_of_hamis_own_dashboard_has_data_and_says_what_is_true(programs, tmp_path):
     async with live("dgx-h100", scheduler={"hamiMetrics": True}, hamiMetrics=True, usageSeconds=0.1) as node:
-        with reserved_port() as port:
-            pass
-        daemon = int(node.stage.options["--http"].rpartition(":")[2])
-        targets = [
-            Target(job="hami-plugin", node=node.stage.node, port=daemon),
-            Target(job="hami-plugin-scheduler", node="elsewhere", port=node.scheduler.plain),
-        ]
-        with prometheus.serving(programs, tmp_path, port, RULES, targets) as server:
+        with scraping(node, programs, tmp_path) as server:
             await node.run(pod_of(node, "busy", memory=4096, count=2))
             uses(node.answers["busy"])
             await until(server, "hami_vgpu_memory_used_bytes > 0", 2)
