@@ -166,7 +166,7 @@ async def test_what_a_host_lacks_makes_it_unready_only_while_there_are_devices_t
     driver, component = OddDriver(0, 1, change=lambda _sightings: ()), f"host {ODD}"
     async with beside(changed(ODD_FAMILY, host_problem=lambda _host: "no library"), driver) as node:
         await until(lambda: "no library" in said(node))
-        assert component not in node.daemon.readiness()
+        await until(lambda: component not in node.daemon.readiness())  # once it is known that there are none
         driver.change = lambda sightings: sightings
         await node.says(component, "no library")
 
