@@ -39,7 +39,7 @@ from hami_plugin.dra.publisher import NodeSlices
 from hami_plugin.dra.slices import slice_view
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles, HostPaths
-from hami_plugin.kubelet.endpoint import Endpoint, PluginDirectory
+from hami_plugin.kubelet.endpoint import Endpoint, PluginDirectory, drops_newcomers
 from hami_plugin.kubelet.holders import CheckpointFile, PodResourcesClient
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.log import logger
@@ -419,9 +419,15 @@ class Daemon:
         if self._succeeds:
             await asyncio.sleep(LINGER_S)
         await holds(lambda: not self._serving.running, within=DRAIN_S)
+        drops = self._succeeds and self._node.value is not None and drops_newcomers(self._node.value.kubelet)
+        if drops:
+            await self._serving.be_forgotten()
         await self._end_predecessor()
         self._directory.inherited.clear()
         await self._claim.relieve()
+        if drops:
+            await asyncio.sleep(LINGER_S)  # until the kubelet has noticed, too
+            await self._serving.be_known()
         self._relieved.set()
 
     @property

@@ -395,6 +395,15 @@ class Serving:
         for driver in self.drivers:
             driver.endpoint.leave()
 
+    async def be_forgotten(self) -> None:
+        """Make a kubelet that drops newcomers forget who serves the resources that it has of us."""
+        ready = [resource.endpoint for resource in self.resources if resource.endpoint.state.value.ready]
+        await asyncio.gather(*(endpoint.be_forgotten() for endpoint in ready))
+
+    async def be_known(self) -> None:
+        """Let it know us again."""
+        await asyncio.gather(*(resource.endpoint.be_known() for resource in self.resources))
+
     def hold(self) -> None:
         """Keep the kubelet's calls waiting from now on, for those who take the sockets over."""
         for resource in self.resources:

@@ -9,7 +9,7 @@ a socket in that directory:
 | 1 | asks, with its name and what it cannot serve | refuses, or passes the kubelet's calls on to whoever comes |
 | 2 | waits | ends its own calls, stops writing, flushes, releases the lock, answers ``released`` |
 | 3 | takes the lock, reads the journal, registers | keeps ListAndWatch open, so that no device goes away |
-| 4 | says ``serving``, a second after it has registered | ends its streams, and stands by |
+| 4 | says ``serving``, a second after it has registered | ends its streams, says ``ended``, and stands by |
 
 The kernel frees the lock of a process that dies. So whoever is left at any step takes the lock, and serves.
 """
@@ -204,6 +204,7 @@ class NodeClaim:
                 if streaming and (late or (heard.done() and heard.result())):
                     log.info("relieved", successor=successor.name, late=late)
                     await relieved()
+                    await successor.say(ended=True)
                     streaming = False
                 await happened(stop, within=LOOK_S)
             if streaming:
@@ -253,10 +254,15 @@ class NodeClaim:
                 self._asked.get_nowait().close()  # it asks whoever serves next
 
     async def relieve(self) -> None:
-        """Tell the predecessor, if there is one, that the kubelet has this process's devices."""
+        """Tell the predecessor, if there is one, that the kubelet has this process's devices, and let it end its
+        streams. One of a version that does not say so is given the time.
+        """
         predecessor, self.predecessor = self.predecessor, None
         if predecessor is not None:
             await predecessor.say(serving=True)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(MESSAGE_S):
+                    await predecessor.hear()
             predecessor.close()
 
     async def asked(self) -> Peer:

@@ -22,15 +22,17 @@ from hami_plugin.aio import Backoff, Watched, cancelled, holds
 from hami_plugin.errors import HamiError
 from hami_plugin.kubelet.api import deviceplugin_pb2 as pb
 from hami_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
-from hami_plugin.kubelet.listener import FileIdentity, Listener, ListenError, accepts, dial, status_text
+from hami_plugin.kubelet.listener import FileIdentity, Listener, ListenError, accepts, address, dial, status_text
 from hami_plugin.kubelet.servicer import API_VERSION, DevicePluginServicer, RelayedError, require_list_fits
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.log import logger
 from hami_plugin.model.ports import DevicePlugin, EndpointState, Observer
+from hami_plugin.model.views import major_minor
 
 KUBELET_SOCKET = "kubelet.sock"
 KNOWN_S = 10.0
 """How long calls wait for the list of pods, while the configuration changes."""
+_DROPPING = ((1, 26), (1, 35))
 _RESOURCE = re.compile(r"([a-z0-9][a-z0-9-]*)(?:\.[a-z0-9.-]+)?/([A-Za-z0-9][A-Za-z0-9._-]*)")
 
 
@@ -59,6 +61,14 @@ def _generation(name: str, resource: str) -> int | None:
     stem = socket_name(resource).removesuffix(".sock")
     match = re.fullmatch(rf"{re.escape(stem)}(?:\.([0-9]{{1,18}}))?\.sock", name)
     return int(match[1] or 0) if match else None
+
+
+def drops_newcomers(kubelet: str) -> bool:
+    """Whether a kubelet of this version knows a plugin by its resource alone. The end of any stream of the resource
+    then drops the plugin that registered last.
+    """
+    numbers = major_minor(kubelet)
+    return numbers is not None and _DROPPING[0] <= numbers <= _DROPPING[1]
 
 
 async def register(directory: Path, plugin: DevicePlugin, endpoint: str, *, timeout: float) -> None:  # noqa: ASYNC109  # handed to gRPC
@@ -299,7 +309,7 @@ class Endpoint:
         self._main: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
         self._left: Listener | None = None
-        self._leaving = self._dropped = self._silent = False
+        self._leaving = self._dropped = self._silent = self._forgotten = False
         self._complaint = ""
         self.state = Watched(EndpointState(resource=plugin.resource, since=clock()))
 
@@ -347,6 +357,45 @@ class Endpoint:
         if isinstance(self._servicer.relay, SiblingRelay | HeldCalls):
             self._servicer.relay.ended = True
         self._servicer.relay, self._leaving, self._silent = None, False, False
+
+    async def be_forgotten(self) -> None:
+        """Make a kubelet that ``drops_newcomers`` forget who serves the resource. It goes on listening to us and asking
+        us, and the end of a predecessor's stream drops nobody. It would not notice our end either, until ``be_known``.
+
+        It forgets when a registration fails: one on a socket that does not answer what its options are.
+        """
+        self._forgotten = True  # also where it goes wrong half-way
+        mute, path = grpc.aio.server(), self.socket.with_name(f".{self.socket.stem}.off")
+        try:
+            path.unlink(missing_ok=True)
+            mute.add_insecure_port(address(path))
+            await mute.start()
+            path.chmod(0o600)
+            await register(self._directory, self._plugin, path.name, timeout=self._timing.register)
+            await self.be_known()  # it is of another version, and would ask there
+        except (OSError, RuntimeError, RegistrationError) as error:  # gRPC raises RuntimeError when a bind fails
+            if not (isinstance(error, RegistrationError) and error.refused):
+                log.warning(
+                    "the kubelet may drop us with the predecessor", resource=self._plugin.resource, why=str(error)
+                )
+        finally:
+            await mute.stop(None)
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+
+    async def be_known(self) -> None:
+        """Register beside the stream that is open, so that the kubelet notices our end again."""
+        for delay in self._timing.refused.delays():
+            if not self._forgotten:
+                return
+            try:
+                await register(self._directory, self._plugin, self.socket.name, timeout=self._timing.register)
+            except RegistrationError as error:
+                log.warning("not registered again", resource=self._plugin.resource, why=str(error))
+                await asyncio.sleep(delay)
+            else:
+                self._forgotten = False
+                self._report(registered=True)
 
     async def close(self) -> None:
         """End the streams, stop serving, and remove our socket if it is still ours."""
@@ -469,6 +518,7 @@ class Endpoint:
         require_list_fits(self._plugin.offers.value)
         started = self._clock()
         await register(self._directory, self._plugin, self.socket.name, timeout=self._timing.register)
+        self._forgotten = False
         self._report(registered=True, problem="the kubelet has not opened ListAndWatch yet")
         if not await self._until(lambda: lost() or self._servicer.list_sent, within=self._timing.dial_back):
             raise RegistrationError(

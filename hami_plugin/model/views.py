@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeGuard, TypeVar
@@ -14,6 +15,7 @@ Json = Mapping[str, Any]
 GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
 
 _LARGEST = 10**30
+_NUMBERS = re.compile(r"v?(\d{1,6})\.(\d{1,6})")
 _VERSION_DIGITS = 20
 _SHORT = 10
 
@@ -115,7 +117,7 @@ DEGRADED = "Degraded"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
     """One node: its annotations, labels and resources, and the version they were read at. ``conditions`` are those of
-    devices.
+    devices, ``kubelet`` is its kubelet's version.
     """
 
     name: str
@@ -126,6 +128,7 @@ class NodeView:
     allocatable: Mapping[str, str] = field(default_factory=dict)
     resource_version: str = ""
     conditions: tuple[NodeCondition, ...] = ()
+    kubelet: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +138,12 @@ class QuotaView:
     namespace: str
     name: str
     hard: Mapping[str, str] = field(default_factory=dict)
+
+
+def major_minor(version: str) -> tuple[int, int] | None:
+    """The first two numbers of a version such as ``v1.34.4-gke.100``; None where it does not begin with them."""
+    found = _NUMBERS.match(version)
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def revision(resource_version: str) -> int:
@@ -221,6 +230,7 @@ def node_view(node: Json) -> NodeView:
             for one in _items(status, "conditions")
             if _text(one, "type").endswith(DEGRADED)
         ),
+        kubelet=_text(_map(status, "nodeInfo"), "kubeletVersion"),
     )
 
 

@@ -500,6 +500,12 @@ class SimulatedApiServer:
         meta = {"name": name, **({"labels": dict(labels)} if labels else {})}
         return self.store.create(RESOURCES["nodes"], "", {"metadata": meta, "status": status})
 
+    def set_kubelet(self, name: str, version: str) -> Object:
+        """Say which version the node's kubelet has."""
+        return self.store.patch(
+            ("nodes", "", name), {"status": {"nodeInfo": {"kubeletVersion": version}}}, part="status"
+        )
+
     def delete_node(self, name: str) -> None:
         self.store.delete(("nodes", "", name))
 

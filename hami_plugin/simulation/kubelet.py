@@ -215,7 +215,8 @@ class Rivals(StrEnum):
 
     ``BY_SOCKET``, since 1.36: both are known. The last to register is asked; when one ends, the other one stays. A
     second registration on a socket that is in use is refused, and makes the kubelet forget to notice its end.
-    ``BY_RESOURCE``, 1.26 to 1.35: when the first one ends, the second one is dropped.
+    ``BY_RESOURCE``, 1.26 to 1.35: when the first one ends, the second one is dropped; and none, once a registration of
+    the resource has failed, until the next one.
     ``NEWEST``, 1.11 to 1.25: the first one is known no more.
     ``REPLACED``, up to 1.10: its stream is ended, too.
     """
@@ -434,6 +435,7 @@ class FakeKubelet(rpc.RegistrationServicer):
         self._plugins: dict[str, PluginConnection] = {}
         self._connected: dict[str, list[PluginConnection]] = {}
         self._overlooked: list[PluginConnection] = []
+        self._known: dict[str, PluginConnection] = {}
         self._dropping: set[asyncio.Future[None]] = set()
         self._lost: dict[str, float] = {}
         self._started: set[tuple[str, str]] = set()
@@ -468,6 +470,7 @@ class FakeKubelet(rpc.RegistrationServicer):
         self._plugins.clear()
         self._connected.clear()
         self._overlooked.clear()
+        self._known.clear()
         for server in self._servers:
             await server.stop(None)
         self._servers.clear()
@@ -602,9 +605,11 @@ class FakeKubelet(rpc.RegistrationServicer):
             plugin = PluginConnection(request.resource_name, self.directory / request.endpoint, self._heard)
             if self._in_use(plugin):
                 await context.abort(grpc.StatusCode.UNKNOWN, f"device plugin already connected: {plugin.socket}")
+            self._known[plugin.resource] = plugin
             try:
                 await plugin.connect(within=self.manners.dial_timeout)
             except grpc.aio.AioRpcError as error:
+                self._known.pop(plugin.resource, None)
                 await plugin.close()
                 await context.abort(grpc.StatusCode.UNKNOWN, f"failed to dial device plugin: {error.details()}")
             self._connected.setdefault(plugin.resource, []).append(plugin)
@@ -719,10 +724,14 @@ class FakeKubelet(rpc.RegistrationServicer):
             case Rivals.BY_SOCKET if others:
                 self._plugins[plugin.resource] = others[-1]
                 return
-            case Rivals.BY_RESOURCE if not newest and not self._plugins[plugin.resource].ended:
-                dropped = asyncio.ensure_future(self._plugins[plugin.resource].close())
-                self._dropping.add(dropped)
-                dropped.add_done_callback(self._dropping.discard)
+            case Rivals.BY_RESOURCE:
+                known = self._known.pop(plugin.resource, None)
+                if known is None:
+                    return
+                if not known.ended:
+                    dropped = asyncio.ensure_future(known.close())
+                    self._dropping.add(dropped)
+                    dropped.add_done_callback(self._dropping.discard)
             case Rivals.NEWEST | Rivals.REPLACED if not newest:
                 return
         self.ledger.fail(plugin.resource)

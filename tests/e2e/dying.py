@@ -125,8 +125,11 @@ AS_SUCCESSOR = {
     "has the lock": lambda: after_awaited(NodeClaim, "take"),
     "has read the journal": lambda: after(Ledger, "load"),
     "is registered": lambda: after_awaited(endpoint, "register"),
+    "is forgotten by the kubelet": lambda: after_awaited(Serving, "be_forgotten"),
     "has relieved the incumbent": lambda: after_saying("serving"),
 }
+ASKED = {"is registered", "is forgotten by the kubelet"}
+"""The steps at which the kubelet asks a successor that has not relieved the incumbent."""
 AS_INCUMBENT = {
     "passes calls on": lambda: after(Serving, "leave"),
     "has ended its calls": lambda: after_awaited(Daemon, "_drained"),

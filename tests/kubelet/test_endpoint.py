@@ -14,7 +14,7 @@ import pytest
 
 from hami_plugin.aio import Backoff
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
-from hami_plugin.kubelet.endpoint import Endpoint, PluginDirectory, siblings, socket_name
+from hami_plugin.kubelet.endpoint import Endpoint, PluginDirectory, drops_newcomers, siblings, socket_name
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.model.ports import NullObserver, Offer
 from hami_plugin.simulation.kubelet import Manners, Rivals
@@ -441,6 +441,93 @@ async def test_a_successor_takes_the_resource_over_and_the_kubelet_never_loses_a
     assert await kubelet.plugin(RESOURCE).allocate(["b"])
     assert (plugin.allocated, heir.allocated) == ([], [("a",), ("b",)])
     assert [path.name for path in siblings(site.directory / "other", RESOURCE)] == ["hami-example-gpu.2.sock"]
+
+
+async def test_a_successor_that_the_kubelet_has_forgotten_is_not_dropped_with_the_first_and_is_known_again(
+    site, plugin, make_plugin, until
+):
+    kubelet = await site.kubelet(manners=Manners(rivals=Rivals.BY_RESOURCE))
+    first, heir = await site.endpoint(plugin, plugins=generation(1)), make_plugin()
+    await until(first.state, ready)
+    first.leave()
+    second = await site.endpoint(heir, plugins=generation(2, succeeding=True))
+    await until(second.state, ready)
+
+    await second.be_forgotten()
+    await first.close()
+    await kubelet.until(lambda: len(kubelet._connected[RESOURCE]) == 1)
+    assert (kubelet.allocatable(RESOURCE), second.state.value.streams) == (4, 1)
+    assert await kubelet.plugin(RESOURCE).allocate(["a"])
+    await second.be_known()
+    await until(second.state, lambda state: state.streams == 2)
+    assert await kubelet.plugin(RESOURCE).allocate(["b"])
+
+    assert (second.state.value.registrations, second.state.value.ready) == (2, True)
+    assert heir.allocated == [("a",), ("b",)]
+    sockets = {path.name for path in site.directory.iterdir() if path.is_socket()}
+    assert sockets == {"kubelet.sock", "hami-example-gpu.2.sock"}
+
+    await second.close()
+    await kubelet.until(lambda: kubelet.allocatable(RESOURCE) == 0)
+
+
+async def test_whom_the_kubelet_shall_know_again_tries_until_it_does(site, plugin, until):
+    kubelet = await site.kubelet(manners=Manners(rivals=Rivals.BY_RESOURCE))
+    endpoint = await site.endpoint(plugin)
+    await until(endpoint.state, ready)
+    await endpoint.be_forgotten()
+
+    kubelet.manners = Manners(rivals=Rivals.BY_RESOURCE, versions=("v9",))
+    known = asyncio.create_task(endpoint.be_known())
+    refused = len(kubelet.registrations)
+    await kubelet.until(lambda: len(kubelet.registrations) > refused + 1)
+    kubelet.manners = Manners(rivals=Rivals.BY_RESOURCE)
+    await known
+
+    assert (endpoint.state.value.ready, endpoint.state.value.registrations) == (True, 2)
+
+
+async def test_a_kubelet_that_restarts_knows_whom_its_former_life_has_forgotten(site, plugin, until):
+    kubelet = await site.kubelet(manners=Manners(rivals=Rivals.BY_RESOURCE))
+    endpoint = await site.endpoint(plugin)
+    await until(endpoint.state, ready)
+    await endpoint.be_forgotten()
+
+    await kubelet.restart()
+    await until(endpoint.state, lambda state: state.ready and state.registrations == 2)
+    await endpoint.be_known()
+
+    assert endpoint.state.value.registrations == 2
+
+
+async def test_a_kubelet_that_takes_what_it_should_refuse_is_given_the_true_socket_at_once(site, plugin, until):
+    kubelet = await site.kubelet()
+    endpoint = await site.endpoint(plugin)
+    await until(endpoint.state, ready)
+
+    kubelet.manners = Manners(dial_back=False)
+    await endpoint.be_forgotten()
+
+    asked = [request.endpoint for request in kubelet.registrations]
+    assert asked == ["hami-example-gpu.sock", ".hami-example-gpu.off", "hami-example-gpu.sock"]
+
+
+@pytest.mark.parametrize(
+    ("version", "drops"),
+    [
+        ("v1.25.16", False),
+        ("v1.26.0", True),
+        ("v1.34.4", True),
+        ("v1.35.2-gke.1", True),
+        ("v1.36.0", False),
+        ("v1.4.0", False),
+        ("v2.30.0", False),
+        ("", False),
+        ("unknown", False),
+    ],
+)
+def test_kubelets_from_1_26_to_1_35_drop_newcomers(version, drops):
+    assert drops_newcomers(version) is drops
 
 
 async def test_what_a_successor_refuses_is_refused_and_what_it_leaves_the_first_answers(

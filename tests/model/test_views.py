@@ -98,13 +98,14 @@ def test_a_node_keeps_annotations_and_what_is_allocatable():
     node = node_view(
         {
             "metadata": {"name": "n1", "uid": "u", "annotations": {"a": "b"}, "resourceVersion": "7"},
-            "status": {"allocatable": {"nvidia.com/gpu": "80"}},
+            "status": {"allocatable": {"nvidia.com/gpu": "80"}, "nodeInfo": {"kubeletVersion": "v1.34.4"}},
         }
     )
 
     assert (node.name, node.uid, node.resource_version) == ("n1", "u", "7")
     assert node.annotations == {"a": "b"}
     assert node.allocatable == {"nvidia.com/gpu": "80"}
+    assert node.kubelet == "v1.34.4"
     assert node_view({}).annotations == {}
 
 

@@ -11,7 +11,7 @@ import pytest
 from cdi.edits import ContainerEdits
 from hami_plugin.aio import Watched, holds
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
-from hami_plugin.kubelet.endpoint import Endpoint, register
+from hami_plugin.kubelet.endpoint import Endpoint, RegistrationError, register
 from hami_plugin.kubelet.holders import CheckpointFile, PodResourcesClient
 from hami_plugin.kubelet.listener import Listener
 from hami_plugin.kubelet.servicer import DevicePluginServicer
@@ -342,6 +342,24 @@ async def test_from_1_26_to_1_35_the_end_of_a_former_plugin_drops_the_newest_one
 
     assert await holds(lambda: not kubelet.allocatable(RESOURCE) and not newest.servicer.streams, within=30.0)
     await serve("two.sock", again=True)
+
+
+async def test_from_1_26_to_1_35_a_registration_that_fails_saves_the_newest_plugin_and_hides_its_own_end(plain):
+    kubelet, serve = plain
+    kubelet.manners = Manners(rivals=Rivals.BY_RESOURCE, dial_timeout=0.1)
+    first = await serve("one.sock")
+    newest = await serve("two.sock")
+    connections = kubelet._connected[RESOURCE]
+
+    with pytest.raises(RegistrationError, match="refuses"):
+        await register(kubelet.directory, Plugin(), "nobody.sock", timeout=60.0)
+    await first.close()
+    await kubelet.until(lambda: len(connections) == 1)
+    assert (kubelet.allocatable(RESOURCE), newest.servicer.streams) == (4, 1)
+
+    await newest.close()
+    await kubelet.until(lambda: not connections)
+    assert kubelet.allocatable(RESOURCE) == 4
 
 
 @pytest.mark.parametrize("call", ["prefer", "allocate", "pre_start"])

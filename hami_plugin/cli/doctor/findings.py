@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -12,7 +11,7 @@ from typing import Any
 from hami_plugin.errors import HamiError, WireError
 from hami_plugin.model.delivery import Way
 from hami_plugin.model.device import Device
-from hami_plugin.model.views import Json
+from hami_plugin.model.views import Json, major_minor
 from hami_plugin.protocol.keys import OWN
 from hami_plugin.protocol.lock import parse_lock
 from hami_plugin.protocol.register import DeviceInfo, decode_json
@@ -313,14 +312,13 @@ def _runtime(facts: NodeFacts) -> Iterator[Finding]:
             yield ok(check, f"devices are handed over by {by}: {vendor.why}")
 
 
-_NUMBERS = re.compile(r"v?(\d{1,6})\.(\d{1,6})")
 FIRST_WITH_CDI = {"containerd": (1, 7), "cri-o": (1, 23)}
 
 
 def _below(version: str, least: tuple[int, int]) -> bool:
     """Whether a version is known, and below ``least``."""
-    match = _NUMBERS.match(version)
-    return match is not None and (int(match[1]), int(match[2])) < least
+    numbers = major_minor(version)
+    return numbers is not None and numbers < least
 
 
 def _without_cdi(runtime: str) -> str:
