@@ -53,7 +53,9 @@ class Units:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """The extended resources of a family; ``count`` is the one that the kubelet knows.
+    """The extended resources of a family, and the ``device_type`` that annotations have for its devices.
+
+    ``count`` is the resource that the kubelet knows.
 
     ``ids`` is how many of the kubelet's ids of ``count`` a grant takes; ``units`` are resources counted beside devices.
     ``sized_by_count``: the number of ids limits the size of a grant; memory and cores only help to choose.
@@ -64,6 +66,7 @@ class Resources:
     compute units.
     """
 
+    device_type: str
     count: str
     memory: str = ""
     memory_percent: str = ""
@@ -98,7 +101,7 @@ class AnnotationKeys:
     ``others`` are what else its node side writes on a node, besides keys that begin with ``hami-plugin.io/``.
     """
 
-    allocated: str
+    allocated: str = ""
     to_allocate: str = ""
     register: str = ""
     handshake: str = ""
@@ -264,13 +267,14 @@ def no_instances(_pod: PodView) -> tuple[Instance, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingRules:
-    """How a scheduler places a family's devices on nodes.
+    """How a scheduler places a family's devices on nodes. Node and scheduler tell each other by ``annotations``.
 
     ``policy`` chooses a container's devices, ``admit`` is what admission changes, ``node_devices`` lists a node's
     devices, ``patch`` writes a decision, and ``lock`` is the lock held meanwhile. ``cordon`` is the node's annotation
     of UUIDs that schedulers leave out. ``instances`` are the parts of cards that a pod's annotations say it has.
     """
 
+    annotations: AnnotationKeys = field(default_factory=AnnotationKeys)
     policy: Policy | None = None
     admit: Admit = not_asked
     node_devices: NodeDevices = none_known
@@ -292,6 +296,7 @@ class SchedulingRules:
     ) -> SchedulingRules:
         """For devices that an agent registers in a node annotation. Without ``admit``, admission changes nothing."""
         return cls(
+            annotations=annotations,
             policy=policy,
             admit=admit or if_limited(resources.count),
             node_devices=annotated(annotations.register, decode),
@@ -483,23 +488,27 @@ class NodeSide:
 class Family:
     """One schedulable resource of a vendor.
 
-    A node and a scheduler agree on ``device_type`` and ``annotations``. Three values are the rest: how pods request it
-    (``resources``), how a scheduler places it (``rules``), and how a node serves it (``node``), which is omitted if the
-    vendor's own device plugin serves the node.
+    It is how pods request it (``resources``), how a scheduler places it (``rules``), and how a node serves it
+    (``node``), which is omitted if the vendor's own device plugin serves the node.
     """
 
-    device_type: str
-    annotations: AnnotationKeys
     resources: Resources
     rules: SchedulingRules = field(default_factory=SchedulingRules)
     node: NodeSide = field(default_factory=NodeSide)
 
+    @property
+    def device_type(self) -> str:
+        return self.resources.device_type
+
+    @property
+    def annotations(self) -> AnnotationKeys:
+        return self.rules.annotations
+
     @classmethod
     def registered(
         cls,
-        device_type: str,
-        annotations: AnnotationKeys,
         resources: Resources,
+        annotations: AnnotationKeys,
         policy: Policy,
         *,
         decode: Callable[[str], tuple[DeviceInfo, ...]] = decode_json,
@@ -507,4 +516,4 @@ class Family:
     ) -> Family:
         """Devices that an agent registers in a node annotation, usually as HAMi's JSON."""
         rules = SchedulingRules.registered(resources, annotations, policy, decode=decode, admit=admit)
-        return cls(device_type=device_type, annotations=annotations, resources=resources, rules=rules)
+        return cls(resources=resources, rules=rules)

@@ -235,8 +235,8 @@ def whole_cards(
 
     def families(settings: Any) -> tuple[Family, ...]:
         policy = whole_devices(device_type, settings.count, uuids=uuids, same_numa=same_numa, booked=booked)
-        resources = Resources(count=settings.count)
-        return (Family.registered(device_type, annotations, resources, policy, decode=decode),)
+        resources = Resources(device_type=device_type, count=settings.count)
+        return (Family.registered(resources, annotations, policy, decode=decode),)
 
     return families
 

@@ -1,7 +1,5 @@
 """How what serves a vendor is built: where its cards are changed, and where that is written down."""
 
-from dataclasses import replace
-
 import pytest
 
 from hami_plugin.config.vendors import VendorSettings
@@ -12,7 +10,7 @@ from hami_plugin.host.threads import BoundedCalls
 from hami_plugin.sdk import Vendor
 from hami_plugin.vendor_boundary.guard import CheckedDriver, Guard, VendorErrors
 from hami_plugin.vendor_boundary.isolated_driver import IsolatedModeDriver, IsolatedPartitionDriver
-from tests.support.builders import FAMILY
+from tests.support.builders import FAMILY, changed
 from tests.support.hardware import ScriptedDriver
 
 HOST = HostFiles(paths=HostPaths())
@@ -39,7 +37,7 @@ def test_cards_are_changed_in_a_process_of_their_own_if_the_vendors_driver_has_o
 
 
 def test_what_is_changed_at_each_familys_cards_has_a_file_of_its_own_in_the_state_directory() -> None:
-    vendor, other = built(), replace(FAMILY, device_type="A/B:c")
+    vendor, other = built(), changed(FAMILY, device_type="A/B:c")
 
     names = {vendor.journal(what, family) for what in ("partitions", "modes") for family in (FAMILY, other)}
 

@@ -88,7 +88,7 @@ def test_cores_that_are_bits_take_their_part_of_a_memory_that_is_not_counted():
 
 
 def test_memory_in_percent_of_the_card_is_told_in_mib():
-    family = counting(devmem=100, resources=Resources(count=COUNT, memory_percent="toy.io/percent"))
+    family = counting(devmem=100, resources=Resources(device_type="TOY", count=COUNT, memory_percent="toy.io/percent"))
 
     assert taken([held_by(ONE, replicas=ids((0, 0)), grants=[grant(0, 25, 0)])], family) == [(1, CARD_MIB / 4, 0)]
 

@@ -28,8 +28,8 @@ HARDWARE = Hardware(title="Acme card", vendors=("1234",), module="acme", node="a
 
 
 def family(device_type: str) -> Family:
-    resources = Resources(count=f"acme.example/{device_type.lower()}")
-    return Family.registered(device_type, KEYS, resources, whole_devices(device_type, resources.count, uuids=UUIDS))
+    resources = Resources(device_type=device_type, count=f"acme.example/{device_type.lower()}")
+    return Family.registered(resources, KEYS, whole_devices(device_type, resources.count, uuids=UUIDS))
 
 
 def vendor(*families: str, **changed: Any) -> Vendor:

@@ -24,14 +24,14 @@ from hami_plugin.simulation.kubelet import FakeKubelet
 from hami_plugin.telemetry.metrics import Metrics
 from hami_plugin.vendor_boundary.guard import CheckedDriver
 
-from .builders import COUNT, FAMILY, NODE, REGISTER, container, device, grant, pod
+from .builders import COUNT, FAMILY, NODE, REGISTER, changed, container, device, grant, pod
 from .cluster import FakeCluster
 from .hardware import ScriptedDriver
 from .node import until
 
 ODD = "odd.io/card"
 ODD_KEYS = AnnotationKeys.of_agent("odd")
-ODD_FAMILY = replace(FAMILY, device_type="ODD", resources=Resources(count=ODD), annotations=ODD_KEYS)
+ODD_FAMILY = changed(FAMILY, resources=Resources(device_type="ODD", count=ODD), annotations=ODD_KEYS)
 
 
 class OddDriver(ScriptedDriver):

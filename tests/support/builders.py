@@ -14,7 +14,7 @@ from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.decisions import Question, encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.sdk import AnnotationKeys, Family, Injection, NodeSide, Resources
+from hami_plugin.sdk import AnnotationKeys, Family, Injection, NodeSide, Resources, SchedulingRules
 
 NODE = "n1"
 COUNT, MEMORY, PERCENT, CORES = "toy.io/card", "toy.io/mem", "toy.io/mem-percentage", "toy.io/cores"
@@ -132,10 +132,11 @@ def inject(assignment: Assignment, host: HostFiles) -> Injection:
 
 
 FAMILY = Family(
-    device_type="TOY",
-    resources=Resources(count=COUNT, memory=MEMORY, memory_percent=PERCENT, cores=CORES),
-    annotations=AnnotationKeys(
-        register=REGISTER, handshake=HANDSHAKE, to_allocate=TO_ALLOCATE, allocated=ALLOCATED, score=SCORE
+    resources=Resources(device_type="TOY", count=COUNT, memory=MEMORY, memory_percent=PERCENT, cores=CORES),
+    rules=SchedulingRules(
+        annotations=AnnotationKeys(
+            register=REGISTER, handshake=HANDSHAKE, to_allocate=TO_ALLOCATE, allocated=ALLOCATED, score=SCORE
+        )
     ),
     node=NodeSide(replicas=lambda _device: SPLIT, register=register, inject=inject),
 )

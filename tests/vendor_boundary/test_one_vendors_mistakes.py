@@ -12,7 +12,7 @@ from hami_plugin.host.threads import BoundedCalls
 from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.device import Fault
 from hami_plugin.protocol.keys import NODE_LOCK
-from hami_plugin.sdk import Injection, Resources
+from hami_plugin.sdk import Injection
 from tests.support.beside import ODD, ODD_FAMILY, ODD_KEYS, OddDriver, beside
 from tests.support.breaking import Gate, broken, leaves
 from tests.support.builders import COUNT, REGISTER, SPLIT, changed
@@ -290,7 +290,7 @@ async def test_a_description_that_never_comes_back_is_one_familys_problem(gate):
 
 @pytest.mark.parametrize("name", [COUNT, "toy.example/card"])
 async def test_a_resource_on_another_vendors_socket_is_refused_at_the_start(name):
-    family = changed(ODD_FAMILY, resources=Resources(count=name))
+    family = changed(ODD_FAMILY, count=name)
 
     with pytest.raises(ConfigError, match=f"{name} of odd and {COUNT} of toy would be served on the same socket"):
         async with beside(family):

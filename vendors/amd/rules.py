@@ -8,11 +8,10 @@ from typing import Final
 
 from hami_plugin.model.quantity import exact
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.protocol.register import decode_json
 from hami_plugin.scheduler.engine.devices import WHOLE, Candidate, Charge, Context, DeviceState, memory_of
 from hami_plugin.scheduler.engine.policy import Policy, free_cores, free_memory, standard
 from hami_plugin.scheduler.engine.requests import Admit, Admitted, Denied, amount, counted
-from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules
+from hami_plugin.sdk import AnnotationKeys, Family, Resources
 from vendors.amd.settings import AmdSettings
 
 DEVICE_TYPE: Final = "AMD"
@@ -39,9 +38,14 @@ def families(settings: AmdSettings) -> tuple[Family, ...]:
         charge=in_compute_units,
         checks=(free_memory, free_cores),
     )
-    resources = Resources(count=settings.count, memory=settings.memory, cores=settings.cores, cores_are_units=True)
-    rules = SchedulingRules.registered(resources, KEYS, policy, decode=decode_json, admit=admission(settings))
-    return (Family(device_type=DEVICE_TYPE, annotations=KEYS, resources=resources, rules=rules),)
+    resources = Resources(
+        device_type=DEVICE_TYPE,
+        count=settings.count,
+        memory=settings.memory,
+        cores=settings.cores,
+        cores_are_units=True,
+    )
+    return (Family.registered(resources, KEYS, policy, admit=admission(settings)),)
 
 
 def in_compute_units(state: DeviceState, context: Context, _eligible: Sequence[Candidate]) -> Charge:

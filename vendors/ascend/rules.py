@@ -198,8 +198,13 @@ def _family(chip: Chip, settings: AscendSettings, clock: Callable[[], float]) ->
         allocated=f"hami.io/{chip.device_type}-devices-allocated",
         others=(NODE_MODE,),
     )
-    factor = max(1, chip.memory_factor)
-    resources = Resources(count=chip.count, memory=chip.memory, cores=chip.cores, memory_factor=factor)
+    resources = Resources(
+        device_type=chip.device_type,
+        count=chip.count,
+        memory=chip.memory,
+        cores=chip.cores,
+        memory_factor=max(1, chip.memory_factor),
+    )
     rules = SchedulingRules.registered(
         resources,
         keys,
@@ -208,7 +213,7 @@ def _family(chip: Chip, settings: AscendSettings, clock: Callable[[], float]) ->
         admit=admission(chip, settings.chips),
         patch=_patch(chip, clock),
     )
-    return Family(device_type=chip.device_type, annotations=keys, resources=resources, rules=rules)
+    return Family(resources=resources, rules=rules)
 
 
 def _patch(chip: Chip, clock: Callable[[], float]) -> Patch:

@@ -165,10 +165,9 @@ def families(settings: AwsNeuronSettings, clock: Callable[[], int] = time.time_n
         restore=restore,
     )
     family = Family(
-        device_type=DEVICE_TYPE,
-        annotations=AnnotationKeys(allocated="hami.io/aws-neuron-devices-allocated"),
         resources=resources(settings),
         rules=SchedulingRules(
+            annotations=AnnotationKeys(allocated="hami.io/aws-neuron-devices-allocated"),
             policy=policy,
             admit=admit,
             node_devices=counted_in(settings.count, lambda *asked: device(settings, *asked)),
@@ -186,7 +185,9 @@ def resources(settings: AwsNeuronSettings) -> Resources:
         of_device=lambda device: chip(device).cores,
         of_grant=lambda grant: grant.cores.bit_count(),
     )
-    return Resources(count=settings.count, cores=settings.cores, cores_are_bits=True, units=(cores,))
+    return Resources(
+        device_type=DEVICE_TYPE, count=settings.count, cores=settings.cores, cores_are_bits=True, units=(cores,)
+    )
 
 
 def name(node: str, number: int) -> str:

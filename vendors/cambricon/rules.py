@@ -44,13 +44,12 @@ def families(settings: CambriconSettings) -> tuple[Family, ...]:
         checks=(within_quota(memory=names.memory, cores=names.cores, factor=UNIT), *CHARGED),
     )
     family = Family(
-        device_type=DEVICE_TYPE,
-        annotations=AnnotationKeys(
-            to_allocate="hami.io/cambricon-mlu-devices-to-allocate",
-            allocated="hami.io/cambricon-mlu-devices-allocated",
-        ),
         resources=names,
         rules=SchedulingRules(
+            annotations=AnnotationKeys(
+                to_allocate="hami.io/cambricon-mlu-devices-to-allocate",
+                allocated="hami.io/cambricon-mlu-devices-allocated",
+            ),
             policy=policy,
             admit=if_limited(names.count),
             node_devices=summed(names.cores, names.memory, each=SLOTS, unit=UNIT, name=AGENT, device_type=DEVICE_TYPE),
@@ -64,6 +63,7 @@ def families(settings: CambriconSettings) -> tuple[Family, ...]:
 def resources(settings: CambriconSettings) -> Resources:
     """Shares of MLUs, and beside them percent of cores and units of memory."""
     return Resources(
+        device_type=DEVICE_TYPE,
         count=settings.count,
         memory=settings.memory,
         cores=settings.cores,

@@ -79,9 +79,8 @@ KEYS = AnnotationKeys(allocated="hami.io/enflame-vgpu-devices-allocated", regist
 def family(settings: EnflameSettings, clock: Callable[[], int]) -> Family:
     """Partitions of cards."""
     return Family(
-        device_type=DEVICE_TYPE,
-        annotations=KEYS,
         resources=Resources(
+            device_type=DEVICE_TYPE,
             count=settings.drs,
             memory=settings.memory,
             cores=settings.cores,
@@ -89,6 +88,7 @@ def family(settings: EnflameSettings, clock: Callable[[], int]) -> Family:
             sized_by_count=True,
         ),
         rules=SchedulingRules(
+            annotations=KEYS,
             policy=Policy(
                 request=request(settings),
                 gates=(

@@ -47,10 +47,9 @@ def whole(settings: EnflameSettings) -> Family:
         checks=(),
     )
     return Family(
-        device_type=WHOLE,
-        annotations=KEYS,
-        resources=Resources(count=settings.whole),
+        resources=Resources(device_type=WHOLE, count=settings.whole),
         rules=SchedulingRules(
+            annotations=KEYS,
             policy=policy,
             admit=if_limited(settings.whole),
             node_devices=counted_in(settings.whole, _cards("GCU", WHOLE, slots=1)),
@@ -64,15 +63,15 @@ def shared(settings: EnflameSettings, clock: Callable[[], int]) -> Family:
     counted_cards = counted_in(CARDS, _cards("enflame", DEVICE_TYPE, slots=UNITS))
     request = counted(SHARED, count=amount(settings.shared), percent=amount(settings.percentage, least=1, most=UNITS))
     return Family(
-        device_type=SHARED,
-        annotations=AnnotationKeys(allocated=drs.KEYS.allocated),
         resources=Resources(
+            device_type=SHARED,
             count=settings.shared,
             memory_percent=settings.percentage,
             memory_in_percent=True,
             units=counted_too(settings),
         ),
         rules=SchedulingRules(
+            annotations=AnnotationKeys(allocated=drs.KEYS.allocated),
             policy=Policy(
                 request=request,
                 gates=(partitions.one_each(settings.shared),),

@@ -7,7 +7,7 @@ from typing import Final
 from hami_plugin.protocol.register import decode_legacy
 from hami_plugin.scheduler.engine.policy import Policy, standard
 from hami_plugin.scheduler.engine.requests import amount, counted
-from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules
+from hami_plugin.sdk import AnnotationKeys, Family, Resources
 from vendors.hygon.settings import HygonSettings
 
 DEVICE_TYPE: Final = "DCU"
@@ -16,7 +16,11 @@ DEVICE_TYPE: Final = "DCU"
 def families(settings: HygonSettings) -> tuple[Family, ...]:
     """The one family of this vendor."""
     names = Resources(
-        count=settings.count, memory=settings.memory, cores=settings.cores, memory_factor=settings.memory_factor
+        device_type=DEVICE_TYPE,
+        count=settings.count,
+        memory=settings.memory,
+        cores=settings.cores,
+        memory_factor=settings.memory_factor,
     )
     policy = Policy(
         request=counted(
@@ -32,6 +36,4 @@ def families(settings: HygonSettings) -> tuple[Family, ...]:
             uuids=("hygon.com/use-gpuuuid", "hygon.com/nouse-gpuuuid"),
         ),
     )
-    keys = AnnotationKeys.of_agent("dcu")
-    rules = SchedulingRules.registered(names, keys, policy, decode=decode_legacy)
-    return (Family(device_type=DEVICE_TYPE, annotations=keys, resources=names, rules=rules),)
+    return (Family.registered(names, AnnotationKeys.of_agent("dcu"), policy, decode=decode_legacy),)

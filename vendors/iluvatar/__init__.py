@@ -97,8 +97,10 @@ def family(chip: IluvatarChip) -> Family:
         ),
     )
     keys = AnnotationKeys.of_agent(chip.device_type)
-    resources = Resources(count=chip.count, memory=chip.memory, cores=chip.cores, memory_factor=UNIT)
-    return Family.registered(chip.device_type, keys, resources, policy, decode=decode_legacy, admit=admission(chip))
+    resources = Resources(
+        device_type=chip.device_type, count=chip.count, memory=chip.memory, cores=chip.cores, memory_factor=UNIT
+    )
+    return Family.registered(resources, keys, policy, decode=decode_legacy, admit=admission(chip))
 
 
 def admission(chip: IluvatarChip) -> Admit:

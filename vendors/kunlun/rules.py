@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.protocol.register import DeviceInfo, decode_json
+from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.devices import Booked, Candidate, Context, DeviceState, Given, Piece, asked, whole
 from hami_plugin.scheduler.engine.policy import (
     DeviceCheck,
@@ -25,7 +25,7 @@ from hami_plugin.scheduler.engine.policy import (
     of_this_type,
 )
 from hami_plugin.scheduler.engine.reasons import Reason
-from hami_plugin.scheduler.engine.registered import annotated, counted_in
+from hami_plugin.scheduler.engine.registered import counted_in
 from hami_plugin.scheduler.engine.requests import Admitted, Asked, Demand, Denied, Invalid, amount, counted, if_limited
 from hami_plugin.scheduler.engine.scores import Decision, Score
 from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules, both_keys
@@ -173,10 +173,9 @@ def _whole(settings: KunlunSettings) -> Family:
         score=tidiness(WHOLE),
     )
     return Family(
-        device_type=WHOLE,
-        annotations=AnnotationKeys(allocated="hami.io/kunlun-allocated"),
-        resources=Resources(count=settings.count),
+        resources=Resources(device_type=WHOLE, count=settings.count),
         rules=SchedulingRules(
+            annotations=AnnotationKeys(allocated="hami.io/kunlun-allocated"),
             policy=policy,
             admit=if_limited(settings.count),
             node_devices=counted_in(settings.count, _card),
@@ -229,9 +228,5 @@ def _part(settings: KunlunSettings) -> Family:
         checks=(free_memory, one_size),
         select=by_wiring(alone_if_mutex, free_slot),
     )
-    return Family(
-        device_type=PART,
-        annotations=keys,
-        resources=Resources(count=settings.parts, memory=settings.memory),
-        rules=SchedulingRules(policy=policy, admit=admit, node_devices=annotated(keys.register, decode_json)),
-    )
+    resources = Resources(device_type=PART, count=settings.parts, memory=settings.memory)
+    return Family.registered(resources, keys, policy, admit=admit)

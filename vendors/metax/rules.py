@@ -187,17 +187,18 @@ def shared_gpus(settings: MetaxSettings, clock: Callable[[], int]) -> Family:
 
     ``clock`` says when a decision is written, in nanoseconds since 1970.
     """
-    names = Resources(count=settings.count, memory=settings.memory, cores=settings.cores, memory_factor=1024)
+    names = Resources(
+        device_type=SHARED_TYPE, count=settings.count, memory=settings.memory, cores=settings.cores, memory_factor=1024
+    )
     usual = standard(SHARED_TYPE, uuids=("metax-tech.com/use-gpuuuid", "metax-tech.com/nouse-gpuuuid"))
     return Family(
-        device_type=SHARED_TYPE,
         resources=names,
-        annotations=AnnotationKeys(
-            register=REGISTER,
-            to_allocate="hami.io/metax-sgpu-devices-to-allocate",
-            allocated="hami.io/metax-sgpu-devices-allocated",
-        ),
         rules=SchedulingRules(
+            annotations=AnnotationKeys(
+                register=REGISTER,
+                to_allocate="hami.io/metax-sgpu-devices-to-allocate",
+                allocated="hami.io/metax-sgpu-devices-allocated",
+            ),
             policy=Policy(
                 request=counted(
                     SHARED_TYPE,
@@ -342,14 +343,13 @@ UNKNOWN = {"binpack": 0.0, "spread": FULL_MARKS}
 def whole_gpus(settings: MetaxSettings) -> Family:
     """Cards without names of their own: what counts is how many are free."""
     return Family(
-        device_type=WHOLE_TYPE,
-        resources=Resources(count=settings.whole),
-        annotations=AnnotationKeys(
-            to_allocate="hami.io/metax-gpu-devices-to-allocate",
-            allocated="hami.io/metax-gpu-devices-allocated",
-            others=tuple(FORECASTS.values()),
-        ),
+        resources=Resources(device_type=WHOLE_TYPE, count=settings.whole),
         rules=SchedulingRules(
+            annotations=AnnotationKeys(
+                to_allocate="hami.io/metax-gpu-devices-to-allocate",
+                allocated="hami.io/metax-gpu-devices-allocated",
+                others=tuple(FORECASTS.values()),
+            ),
             policy=Policy(
                 request=counted(WHOLE_TYPE, count=amount(settings.whole), default_cores=100),
                 serves=standard(WHOLE_TYPE),

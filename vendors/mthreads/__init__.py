@@ -117,10 +117,9 @@ def families(settings: MthreadsSettings, clock: Callable[[], int] = time.time_ns
     )
     return (
         Family(
-            device_type=DEVICE_TYPE,
-            annotations=KEYS,
             resources=resources(settings),
             rules=SchedulingRules(
+                annotations=KEYS,
                 policy=policy,
                 admit=admission(settings),
                 node_devices=summed(
@@ -141,6 +140,7 @@ def families(settings: MthreadsSettings, clock: Callable[[], int] = time.time_ns
 def resources(settings: MthreadsSettings) -> Resources:
     """GPUs, and beside them their cores and units of memory."""
     return Resources(
+        device_type=DEVICE_TYPE,
         count=settings.count,
         memory=settings.memory,
         cores=settings.cores,

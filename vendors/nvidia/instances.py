@@ -13,7 +13,7 @@ from typing import Literal
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.model.device import Device, Fault, Sighting
-from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules
+from hami_plugin.sdk import Family, Resources, SchedulingRules
 from vendors.nvidia.host import FAMILY, DiscoveredInstance, instances
 
 Strategy = Literal["none", "single", "mixed"]
@@ -34,9 +34,7 @@ def profile_name(profile: str) -> str:
 def family(device_type: str) -> Family:
     """The instances of one profile, ``MIG-1g.5gb``. The kubelet counts them, so that nobody else decides."""
     return Family(
-        device_type=device_type,
-        annotations=AnnotationKeys(allocated=""),
-        resources=Resources(count=f"{PREFIX}{device_type.removeprefix(TYPE)}"),
+        resources=Resources(device_type=device_type, count=f"{PREFIX}{device_type.removeprefix(TYPE)}"),
         rules=SchedulingRules(lock=None),
     )
 

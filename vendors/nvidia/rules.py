@@ -453,6 +453,7 @@ ANNOTATIONS = AnnotationKeys(
 def families(settings: NvidiaSettings) -> tuple[Family, ...]:
     """The one family of this vendor."""
     resources = Resources(
+        device_type=FAMILY,
         count=settings.resource_count_name,
         memory=settings.resource_memory_name,
         memory_percent=settings.resource_memory_percentage_name,
@@ -469,4 +470,4 @@ def families(settings: NvidiaSettings) -> tuple[Family, ...]:
         patch=patch,
     )
     rules = replace(rules, cordon=CORDON, instances=instances_of)
-    return (Family(device_type=FAMILY, annotations=ANNOTATIONS, resources=resources, rules=rules),)
+    return (Family(resources=resources, rules=rules),)

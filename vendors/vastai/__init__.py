@@ -81,8 +81,9 @@ def families(settings: VastaiSettings) -> tuple[Family, ...]:
         ),
         score=dies_together,
     )
-    resources, keys = Resources(count=settings.count), AnnotationKeys.of_agent("va", pods=DEVICE_TYPE)
-    return (Family.registered(DEVICE_TYPE, keys, resources, policy, decode=in_percent(decode_json)),)
+    resources = Resources(device_type=DEVICE_TYPE, count=settings.count)
+    keys = AnnotationKeys.of_agent("va", pods=DEVICE_TYPE)
+    return (Family.registered(resources, keys, policy, decode=in_percent(decode_json)),)
 
 
 def by_die(context: Context) -> bool:

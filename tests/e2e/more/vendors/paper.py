@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from hami_plugin.config.vendors import ResourceName, VendorSettings, setting
-from hami_plugin.protocol.register import decode_json
 from hami_plugin.scheduler.engine.policy import Policy, standard
 from hami_plugin.scheduler.engine.requests import amount, counted
-from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules, Vendor
+from hami_plugin.sdk import AnnotationKeys, Family, Resources, Vendor
 
 DEVICE_TYPE = "Paper"
 
@@ -20,9 +19,8 @@ class PaperSettings(VendorSettings):
 def families(settings: PaperSettings) -> tuple[Family, ...]:
     """The one family of this vendor."""
     policy = Policy(request=counted(DEVICE_TYPE, count=amount(settings.count)), serves=standard(DEVICE_TYPE))
-    resources, keys = Resources(count=settings.count), AnnotationKeys.of_agent("paper")
-    rules = SchedulingRules.registered(resources, keys, policy, decode=decode_json)
-    return (Family(device_type=DEVICE_TYPE, annotations=keys, resources=resources, rules=rules),)
+    resources = Resources(device_type=DEVICE_TYPE, count=settings.count)
+    return (Family.registered(resources, AnnotationKeys.of_agent("paper"), policy),)
 
 
 VENDOR = Vendor(name="paper", title="Paper cards", settings=PaperSettings, families=families)

@@ -46,10 +46,8 @@ def families(settings: ToySettings) -> tuple[Family, ...]:
     )
     return (
         Family(
-            device_type=DEVICE_TYPE,
-            annotations=AnnotationKeys.of_agent("toy"),
-            resources=Resources(count=settings.count),
-            rules=SchedulingRules(policy=policy),
+            resources=Resources(device_type=DEVICE_TYPE, count=settings.count),
+            rules=SchedulingRules(annotations=AnnotationKeys.of_agent("toy"), policy=policy),
             node=NodeSide(register=register, inject=inject, delivery=settings.delivery),
         ),
     )
