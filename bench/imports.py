@@ -21,7 +21,7 @@ STEPS = {
     "click, PyYAML": ("click", "yaml"),
     "aiohttp": ("aiohttp.web",),
     "pydantic": ("pydantic", "pydantic.functional_validators"),
-    "structlog": ("hami_plugin.log",),
+    "structlog": ("hami_plugin.process.log",),
     "prometheus_client": ("prometheus_client",),
     "watchdog": ("watchdog.observers",),
     "nvidia-ml-py": ("pynvml",),

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_plugin import aio
-from hami_plugin.aio import Backoff, Watched, cancelled, happened
+from hami_plugin.process import aio
+from hami_plugin.process.aio import Backoff, Watched, cancelled, happened
 from tests.support.sleeping import Sleeping
 
 

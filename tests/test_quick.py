@@ -11,7 +11,7 @@ from tests.support.quick import ROOT, changes, nearest
     ("changed", "expected"),
     [
         ("hami_plugin/allocation/ledger.py", "tests/allocation/test_ledger.py"),
-        ("hami_plugin/aio.py", "tests/test_aio.py"),
+        ("hami_plugin/process/log.py", "tests/process/test_log.py"),
         ("cdi/inject.py", "tests/cdi/test_inject.py"),
         ("vendors/kunlun/rules.py", "tests/vendors/kunlun/test_rules.py"),
         ("tests/protocol/test_lock.py", "tests/protocol/test_lock.py"),

@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hami_plugin.aio import Watched
 from hami_plugin.allocation.capacity import (
     Capacity,
     DeviceFacts,
@@ -36,12 +35,13 @@ from hami_plugin.allocation.identity import (
 from hami_plugin.allocation.preparation import Preparation
 from hami_plugin.allocation.settlement import Refusals
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
-from hami_plugin.log import logger
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.device import Snapshot, physical_id
 from hami_plugin.model.placement import Assignment
 from hami_plugin.model.ports import Offer
 from hami_plugin.partitions.manager import Partitions
+from hami_plugin.process.aio import Watched
+from hami_plugin.process.log import logger
 from hami_plugin.protocol.decisions import Question
 from hami_plugin.sdk import Family, Units
 from hami_plugin.vendor_boundary.guard import Guard

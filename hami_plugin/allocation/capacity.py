@@ -13,20 +13,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from hami_plugin.aio import Watched
 from hami_plugin.allocation.identity import Found, HeldShare, Identity
 from hami_plugin.allocation.ledger import Ledger
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.allocation.settlement import Refusals, Settlement
 from hami_plugin.errors import HamiError, RefusalReason, WireError
 from hami_plugin.host.paths import HostFiles
-from hami_plugin.log import logger
 from hami_plugin.model.device import Device, Snapshot, physical_id
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.ports import Checkpoint, Observer, Offer
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.partitions.manager import Partitions
+from hami_plugin.process.aio import Watched
+from hami_plugin.process.log import logger
 from hami_plugin.protocol.decisions import DecidedShare, Question, asking, claims
 from hami_plugin.protocol.keys import BIND_PHASE, PHASE_FAILED
 from hami_plugin.protocol.register import DeviceInfo, MigProfile, Refuses

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from hami_plugin.allocation.capacity import NodeState
 from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError, WireError
-from hami_plugin.log import logger
 from hami_plugin.model.device import physical_counts
 from hami_plugin.model.ports import CheckpointEntry
 from hami_plugin.model.views import ContainerView
+from hami_plugin.process.log import logger
 from hami_plugin.protocol.decisions import Question, claims
 
 log = logger(__name__)

@@ -17,9 +17,9 @@ from typing import Any
 from hami_plugin.allocation.identity import HeldShare, HeldShares, Key, Resize
 from hami_plugin.errors import HamiError
 from hami_plugin.host.files import write_atomically
-from hami_plugin.host.threads import Worker, carried
-from hami_plugin.log import logger
 from hami_plugin.model.placement import Grant
+from hami_plugin.process.log import logger
+from hami_plugin.process.threads import Worker, carried
 
 log = logger(__name__)
 

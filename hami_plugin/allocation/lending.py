@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Sequence
 
 from cdi.edits import ContainerEdits
-from hami_plugin.aio import Watched
 from hami_plugin.allocation.capacity import DeviceTable, NodeState
 from hami_plugin.allocation.preparation import carried
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
-from hami_plugin.log import logger
 from hami_plugin.model.delivery import Answer, Way
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.ports import Offer
+from hami_plugin.process.aio import Watched
+from hami_plugin.process.log import logger
 from hami_plugin.sdk import Family
 from hami_plugin.vendor_boundary.guard import Guard
 

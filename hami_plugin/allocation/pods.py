@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from hami_plugin.aio import Watched
 from hami_plugin.model.ports import PodFeed
 from hami_plugin.model.views import PodView, revision
+from hami_plugin.process.aio import Watched
 
 
 class PodTable:

@@ -11,20 +11,20 @@ from functools import partial
 from pathlib import Path
 
 from cdi.edits import ContainerEdits
-from hami_plugin.aio import Watched
 from hami_plugin.allocation.capacity import DeviceFacts, NodeState
 from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.allocation.settlement import Refusals
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.host.paths import HostFiles, make_shared_directory, remove_files, write_shared
-from hami_plugin.host.threads import StuckError, WorkThread
-from hami_plugin.log import logger
 from hami_plugin.model.delivery import ANSWERED_FOR, Answer, Delivery, Way, whose
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.placement import Assignment, Share
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.partitions.manager import Partitions
+from hami_plugin.process.aio import Watched
+from hami_plugin.process.log import logger
+from hami_plugin.process.threads import StuckError, WorkThread
 from hami_plugin.sdk import Family, Leftovers, Partition
 from hami_plugin.vendor_boundary.guard import Guard, VendorErrors
 

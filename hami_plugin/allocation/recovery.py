@@ -11,11 +11,11 @@ from hami_plugin.allocation.ledger import Ledger
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.allocation.settlement import Settlement
 from hami_plugin.errors import HamiError, WireError
-from hami_plugin.log import logger
 from hami_plugin.model.device import physical_id
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.ports import Checkpoint, CheckpointEntry, Holder
 from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.process.log import logger
 from hami_plugin.protocol.decisions import DecidedShare, Question, asking, claims
 
 log = logger(__name__)

@@ -19,11 +19,11 @@ from typing import Any
 from hami_plugin.allocation.capacity import Capacity, DeviceFacts, DeviceTable, NodeState
 from hami_plugin.allocation.identity import HeldShare, Resize
 from hami_plugin.errors import ClusterError, HamiError, WireError
-from hami_plugin.log import logger
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.ports import NodeApi
 from hami_plugin.model.views import PodView
 from hami_plugin.node_status.annotations import FamilySource
+from hami_plugin.process.log import logger
 from hami_plugin.protocol.decisions import Question, granted
 from hami_plugin.protocol.resizes import (
     ALL_CORES,

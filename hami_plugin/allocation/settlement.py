@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
-from hami_plugin.aio import Backoff
 from hami_plugin.allocation.identity import record
 from hami_plugin.allocation.ledger import Ledger
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.errors import ClusterError, RefusalReason, RefusedError, WireError
-from hami_plugin.log import logger
 from hami_plugin.model.ports import NodeApi
 from hami_plugin.model.views import PodView, revision
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode
+from hami_plugin.process.aio import Backoff
+from hami_plugin.process.log import logger
 from hami_plugin.protocol.decisions import Question
 from hami_plugin.protocol.keys import BIND_PHASE, NODE_LOCK, PHASE_FAILED, PHASE_SUCCESS
 from hami_plugin.protocol.lock import NodeLock, owned_by, parse_lock

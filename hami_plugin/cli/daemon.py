@@ -40,7 +40,7 @@ def run(kubeconfig: Path | None, check_config: bool, **options: Any) -> None:
             from hami_plugin.daemon.life import serve  # noqa: PLC0415
             from hami_plugin.daemon.startup import StartPlan, configured, files, opened, plan  # noqa: PLC0415
             from hami_plugin.host.paths import HostPaths  # noqa: PLC0415
-            from hami_plugin.log import logger  # noqa: PLC0415
+            from hami_plugin.process.log import logger  # noqa: PLC0415
             from hami_plugin.telemetry.logs import configure  # noqa: PLC0415
 
             ready = plan(options, os.environ)

@@ -87,7 +87,7 @@ def scheduler(kubeconfig: Path | None, **options: Any) -> None:
     replaces HAMi's scheduler, and serves nodes with HAMi's device plugins as well as ours.
     """
     from hami_plugin.config.changes import ConfigurationSource  # noqa: PLC0415
-    from hami_plugin.log import logger  # noqa: PLC0415
+    from hami_plugin.process.log import logger  # noqa: PLC0415
     from hami_plugin.scheduler.extender.app import (  # noqa: PLC0415  # other commands need no Kubernetes
         SchedulerProcess,
         configured,

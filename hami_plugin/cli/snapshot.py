@@ -9,8 +9,8 @@ from typing import Any
 from hami_plugin.daemon.startup import Options, ServedVendor, opened, plan
 from hami_plugin.errors import DriverUnavailableError, HamiError
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.log import logger
 from hami_plugin.model.device import Device, Health, Sighting, Snapshot
+from hami_plugin.process.log import logger
 from hami_plugin.sdk import Driver, Vendor, load_vendor, vendor_names
 
 log = logger(__name__)

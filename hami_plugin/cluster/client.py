@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import quote
 
-from hami_plugin.aio import Watched
 from hami_plugin.cluster.credentials import SERVICE_ACCOUNT, Credentials, find_credentials
 from hami_plugin.cluster.informer import Informer, ListWatch, WatchTiming
 from hami_plugin.cluster.requests import ApiCall, ApiCalls
@@ -33,6 +32,7 @@ from hami_plugin.model.views import (
     pod_view,
     quota_view,
 )
+from hami_plugin.process.aio import Watched
 
 CONNECTIONS = 6
 """Of a daemon: up to three watches, and three calls at a time. A node's pods are admitted one after the other, as are

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Generic, NoReturn, TypeVar
 
-from hami_plugin.aio import Backoff, in_slices
 from hami_plugin.cluster.requests import ApiCall, ApiCalls, ListPace, TooLongError, message_text, named, read
 from hami_plugin.errors import ClusterError
-from hami_plugin.log import logger
 from hami_plugin.model.pausing import Pausing
 from hami_plugin.model.views import Feed, Json, anonymous, misshapen
+from hami_plugin.process.aio import Backoff, in_slices
+from hami_plugin.process.log import logger
 
 MAX_LINE_BYTES = 16 * 2**20  # etcd holds 1.5 MiB an object; JSON may be several times longer than what etcd holds
 

@@ -20,12 +20,12 @@ from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from hami_plugin.aio import Watched
 from hami_plugin.cluster.credentials import Access, Credentials, stamp, without_system_authorities
 from hami_plugin.errors import ClusterError
-from hami_plugin.log import logger
 from hami_plugin.model.ports import Observer
 from hami_plugin.model.views import Json, anonymous, misshapen
+from hami_plugin.process.aio import Watched
+from hami_plugin.process.log import logger
 
 with without_system_authorities():
     import aiohttp

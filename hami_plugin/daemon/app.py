@@ -18,7 +18,6 @@ from typing import Any
 
 from prometheus_client.registry import Collector
 
-from hami_plugin.aio import holds
 from hami_plugin.allocation.capacity import AS_HAMI, EXACTLY, AllocationRules, NodeState
 from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.allocation.pods import PodTable
@@ -42,7 +41,6 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.kubelet.endpoint import Endpoint, PluginDirectory, drops_newcomers
 from hami_plugin.kubelet.holders import CheckpointFile, PodResourcesClient
 from hami_plugin.kubelet.watch import DirectoryWatch
-from hami_plugin.log import logger
 from hami_plugin.model.views import PodView
 from hami_plugin.node_status.annotations import Style
 from hami_plugin.node_status.condition import DeviceKind, NodeConditions, kinds_of
@@ -56,6 +54,8 @@ from hami_plugin.node_status.remediation import Remediation
 from hami_plugin.node_status.status import events_of, links_of, status_document
 from hami_plugin.node_status.usage import Loads, Pods, UsageReader, by_device, usage_document
 from hami_plugin.partitions.manager import partitions_document
+from hami_plugin.process.aio import holds
+from hami_plugin.process.log import logger
 from hami_plugin.telemetry.metrics import (
     ClaimDriver,
     Claimed,

@@ -13,7 +13,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hami_plugin.aio import Watched
 from hami_plugin.allocation.capacity import NodeState
 from hami_plugin.config.settings import Settings
 from hami_plugin.dra.prepared import ClaimFiles, PreparedClaims
@@ -21,11 +20,12 @@ from hami_plugin.dra.preparing import ClaimCluster, ClaimPreparer
 from hami_plugin.dra.publisher import NodeSlices, SliceCluster, SlicePublisher
 from hami_plugin.dra.slices import Taints, device_name, driver_name
 from hami_plugin.kubelet.dra import DeviceHealth, DraEndpoint
-from hami_plugin.log import logger
 from hami_plugin.model.device import Device
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.registration import LiveNode
 from hami_plugin.partitions.manager import Partitions
+from hami_plugin.process.aio import Watched
+from hami_plugin.process.log import logger
 from hami_plugin.vendor_boundary.guard import Guard
 
 log = logger(__name__)

@@ -14,15 +14,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-from hami_plugin.aio import Watched
 from hami_plugin.config.load import Configuration
 from hami_plugin.config.vendors import AUTO, ServedSettings
 from hami_plugin.errors import ClusterError, HamiError
 from hami_plugin.host.files import write_atomically
-from hami_plugin.host.threads import begin, result
-from hami_plugin.log import logger
 from hami_plugin.model.delivery import Way
 from hami_plugin.model.views import NodeView
+from hami_plugin.process.aio import Watched
+from hami_plugin.process.log import logger
+from hami_plugin.process.threads import begin, result
 from hami_plugin.sdk import load_vendor
 
 log = logger(__name__)

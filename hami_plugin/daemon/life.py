@@ -14,7 +14,6 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
-from hami_plugin.aio import cancelled
 from hami_plugin.cluster.client import ApiServer, connect
 from hami_plugin.config.changes import Reloads
 from hami_plugin.config.load import Configuration
@@ -24,9 +23,10 @@ from hami_plugin.daemon.front_ends import FrontEnds, decide, open_vendors
 from hami_plugin.daemon.reload import Reloader, Succession
 from hami_plugin.daemon.takeover import NodeClaim, Peer
 from hami_plugin.errors import HamiError
-from hami_plugin.log import logger
 from hami_plugin.node_status.status import empty_status
 from hami_plugin.partitions.manager import partitions_document
+from hami_plugin.process.aio import cancelled
+from hami_plugin.process.log import logger
 from hami_plugin.telemetry.connections import raise_descriptor_limit
 from hami_plugin.telemetry.http import TelemetryServer
 from hami_plugin.telemetry.metrics import ConfigurationMetrics, Metrics, ScrapedMetrics

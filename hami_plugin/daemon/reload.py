@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any, Protocol
 
-from hami_plugin.aio import Backoff, happened, holds
 from hami_plugin.config.changes import ConfigurationChange, ConfigurationSource, ReloadRefusal, Reloads
 from hami_plugin.config.load import Configuration
 from hami_plugin.daemon.takeover import Ask, Problems, refusal
 from hami_plugin.errors import ConfigError, HamiError
 from hami_plugin.kubelet.watch import DirectoryWatch
-from hami_plugin.log import logger
+from hami_plugin.process.aio import Backoff, happened, holds
+from hami_plugin.process.log import logger
 
 log = logger(__name__)
 

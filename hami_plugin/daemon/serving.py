@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, TypeVar
 
-from hami_plugin.aio import Watched
 from hami_plugin.allocation.allocator import Allocator, ResourcePlugin, question_of
 from hami_plugin.allocation.capacity import NodeState
 from hami_plugin.allocation.container_start import StartCheck
@@ -27,7 +26,6 @@ from hami_plugin.daemon.dra import DraDriver, DraNode
 from hami_plugin.daemon.startup import ServedVendor
 from hami_plugin.errors import ConfigError, HamiError, WireError
 from hami_plugin.host.paths import HostFiles
-from hami_plugin.host.threads import BoundedCalls, once
 from hami_plugin.inventory.cdi_specs import PartitionSpecs, SpecFiles, SpecGate
 from hami_plugin.inventory.discovery import DiscoveryLoop, DiscoveryTiming
 from hami_plugin.inventory.health import HealthLimits
@@ -35,7 +33,6 @@ from hami_plugin.inventory.health_file import HealthMemory
 from hami_plugin.inventory.inventory import Inventory
 from hami_plugin.kubelet.endpoint import Endpoint, PluginDirectory
 from hami_plugin.kubelet.watch import DirectoryWatch
-from hami_plugin.log import logger
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.ports import DevicePlugin
 from hami_plugin.model.usage import DeviceLoad
@@ -44,6 +41,9 @@ from hami_plugin.node_status.faults import FaultLog
 from hami_plugin.partitions.journal import ModeJournal, PartitionJournal
 from hami_plugin.partitions.manager import Partitions, Peers
 from hami_plugin.partitions.modes import CardUsers, ModeReconciler
+from hami_plugin.process.aio import Watched
+from hami_plugin.process.log import logger
+from hami_plugin.process.threads import BoundedCalls, once
 from hami_plugin.protocol.decisions import Question, claims
 from hami_plugin.sdk import Family, ModeDriver, PartitionDriver, Units
 from hami_plugin.telemetry.metrics import Metrics

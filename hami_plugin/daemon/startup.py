@@ -18,11 +18,11 @@ from hami_plugin.config.vendors import AUTO, ServedSettings, VendorSettings
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.host.runtimes import USUAL_FILES, read_runtime
-from hami_plugin.host.threads import begin, result
 from hami_plugin.inventory.cdi_specs import tidy
-from hami_plugin.log import logger
 from hami_plugin.model.delivery import Way
 from hami_plugin.node_status.events import EventRecorder
+from hami_plugin.process.log import logger
+from hami_plugin.process.threads import begin, result
 from hami_plugin.sdk import Driver, Family, Vendor, load_vendor, vendor_names
 from hami_plugin.simulation.hardware import SimulatedHardware, simulate_all
 from hami_plugin.telemetry.logs import Format, Level, configure

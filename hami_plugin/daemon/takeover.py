@@ -26,10 +26,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hami_plugin.aio import happened, holds
 from hami_plugin.errors import HamiError
 from hami_plugin.host.files import StateLock
-from hami_plugin.log import logger
+from hami_plugin.process.aio import happened, holds
+from hami_plugin.process.log import logger
 
 log = logger(__name__)
 

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from cdi.store import Store
-from hami_plugin.aio import Watched
 from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.allocation.ledger import JournalWriter
 from hami_plugin.dra.claims import PreparedShare
 from hami_plugin.host.paths import HostFiles, make_shared_directory, write_shared
-from hami_plugin.log import logger
 from hami_plugin.model.placement import Grant
 from hami_plugin.partitions.life import OF_CLAIM, Owner
 from hami_plugin.partitions.reconciliation import PodReservation
+from hami_plugin.process.aio import Watched
+from hami_plugin.process.log import logger
 from hami_plugin.sdk import Reservation
 from hami_plugin.sdk.partitions import NOWHERE, Placement
 

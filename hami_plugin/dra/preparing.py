@@ -23,7 +23,6 @@ from cdi.errors import CdiError
 from cdi.names import Kind
 from cdi.spec import Device as SpecDevice
 from cdi.spec import Spec
-from hami_plugin.aio import Watched, changed
 from hami_plugin.allocation.capacity import NodeState
 from hami_plugin.dra.claims import (
     Claim,
@@ -45,14 +44,15 @@ from hami_plugin.dra.sets import members_of
 from hami_plugin.dra.slices import Offered, offered
 from hami_plugin.errors import ClusterError, HamiError
 from hami_plugin.host.paths import HostFiles, remove_files
-from hami_plugin.host.threads import StuckError, WorkThread
-from hami_plugin.log import logger
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import Json
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.partitions.life import ABSENT
 from hami_plugin.partitions.manager import Partitions
 from hami_plugin.partitions.reconciliation import PodReservation
+from hami_plugin.process.aio import Watched, changed
+from hami_plugin.process.log import logger
+from hami_plugin.process.threads import StuckError, WorkThread
 from hami_plugin.sdk import Family, Injection, Leftovers, NoRoomError, Partition
 from hami_plugin.vendor_boundary.guard import Guard
 

@@ -14,7 +14,6 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from hami_plugin.aio import Backoff, Watched, happened
 from hami_plugin.dra.cuts import card_profiles, left_beside
 from hami_plugin.dra.cuts import pool as with_partitions
 from hami_plugin.dra.sets import Counted, LinkedSet, linked_sets, may_be_sets
@@ -35,8 +34,6 @@ from hami_plugin.dra.slices import (
     writes,
 )
 from hami_plugin.errors import ClusterError
-from hami_plugin.host.threads import StuckError, WorkThread
-from hami_plugin.log import logger
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.links import Links
 from hami_plugin.model.ports import NullObserver, Observer
@@ -46,6 +43,9 @@ from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode
 from hami_plugin.partitions.life import BLOCKING, ENDING, Entry
 from hami_plugin.partitions.manager import Partitions
+from hami_plugin.process.aio import Backoff, Watched, happened
+from hami_plugin.process.log import logger
+from hami_plugin.process.threads import StuckError, WorkThread
 from hami_plugin.sdk.partitions import Sized
 
 log = logger(__name__)

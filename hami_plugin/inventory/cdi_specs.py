@@ -22,15 +22,15 @@ from cdi.registry import Registry
 from cdi.spec import Device as SpecDevice
 from cdi.spec import Spec
 from cdi.store import Changes, Store
-from hami_plugin.aio import Watched, happened
 from hami_plugin.errors import HamiError
 from hami_plugin.host.bounded_yaml import read_yaml
 from hami_plugin.host.paths import HostFiles
-from hami_plugin.host.threads import StuckError, WorkThread
 from hami_plugin.inventory.inventory import part
-from hami_plugin.log import logger
 from hami_plugin.model.device import Action, Device, Fault, Health, Snapshot
 from hami_plugin.node_status.events import EventRecorder
+from hami_plugin.process.aio import Watched, happened
+from hami_plugin.process.log import logger
+from hami_plugin.process.threads import StuckError, WorkThread
 from hami_plugin.sdk import Family, Partition
 
 ALL = "all"

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from hami_plugin.aio import Backoff
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.host.threads import StuckError, WorkThread
 from hami_plugin.inventory.inventory import HealthChange, Inventory
-from hami_plugin.log import logger
 from hami_plugin.model.device import Action, Device, Fault, Health
 from hami_plugin.model.ports import Observer
 from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.node_status.events import EventRecorder
+from hami_plugin.process.aio import Backoff
+from hami_plugin.process.log import logger
+from hami_plugin.process.threads import StuckError, WorkThread
 from hami_plugin.sdk import Driver, EnergyMeter, HealthEvent, LoadMeter
 from hami_plugin.vendor_boundary.guard import VendorErrors
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from hami_plugin.host.files import NewestText
 from hami_plugin.inventory.health import Condition
-from hami_plugin.log import logger
 from hami_plugin.model.device import Action, Fault, Health
+from hami_plugin.process.log import logger
 
 log = logger(__name__)
 

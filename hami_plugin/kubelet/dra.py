@@ -20,7 +20,6 @@ from typing import Any, Protocol
 
 import grpc
 
-from hami_plugin.aio import Backoff, Watched, happened
 from hami_plugin.dra.claims import ClaimError
 from hami_plugin.dra.prepared import Prepared
 from hami_plugin.dra.preparing import ClaimRef
@@ -36,7 +35,8 @@ from hami_plugin.kubelet.api import dra_v1beta1_pb2_grpc as v1beta1_rpc
 from hami_plugin.kubelet.api import pluginregistration_pb2 as registration_pb
 from hami_plugin.kubelet.api import pluginregistration_pb2_grpc as registration_rpc
 from hami_plugin.kubelet.listener import FileIdentity, ListenError, accepts, address, put_in_place
-from hami_plugin.log import logger
+from hami_plugin.process.aio import Backoff, Watched, happened
+from hami_plugin.process.log import logger
 
 log = logger(__name__)
 

@@ -18,16 +18,16 @@ from typing import Any
 
 import grpc
 
-from hami_plugin.aio import Backoff, Watched, cancelled, holds
 from hami_plugin.errors import HamiError
 from hami_plugin.kubelet.api import deviceplugin_pb2 as pb
 from hami_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
 from hami_plugin.kubelet.listener import FileIdentity, Listener, ListenError, accepts, address, dial, status_text
 from hami_plugin.kubelet.servicer import API_VERSION, DevicePluginServicer, RelayedError, require_list_fits
 from hami_plugin.kubelet.watch import DirectoryWatch
-from hami_plugin.log import logger
 from hami_plugin.model.ports import DevicePlugin, EndpointState, Observer
 from hami_plugin.model.views import major_minor
+from hami_plugin.process.aio import Backoff, Watched, cancelled, holds
+from hami_plugin.process.log import logger
 
 KUBELET_SOCKET = "kubelet.sock"
 KNOWN_S = 10.0

@@ -17,15 +17,15 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from hami_plugin.aio import Backoff
 from hami_plugin.errors import HamiError
-from hami_plugin.host.threads import StuckError, WorkThread
 from hami_plugin.kubelet.api import deviceplugin_pb2 as pb
 from hami_plugin.kubelet.api import podresources_pb2 as resources_pb
 from hami_plugin.kubelet.api import podresources_pb2_grpc as resources_rpc
 from hami_plugin.kubelet.listener import dial, status_text
 from hami_plugin.model.delivery import ANSWERED_FOR
 from hami_plugin.model.ports import CheckpointEntry, Holder
+from hami_plugin.process.aio import Backoff
+from hami_plugin.process.threads import StuckError, WorkThread
 
 NAME = "kubelet_internal_checkpoint"
 MAX_BYTES = 32 << 20

@@ -20,10 +20,10 @@ from cdi.edits import ContainerEdits, DeviceNode, Mount
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.kubelet.api import deviceplugin_pb2 as pb
 from hami_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
-from hami_plugin.log import logger
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.device import physical_counts, physical_id, replica_ids
 from hami_plugin.model.ports import DevicePlugin, Observer, Offer
+from hami_plugin.process.log import logger
 
 API_VERSION = "v1beta1"
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"

@@ -26,7 +26,7 @@ from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver
 
 from hami_plugin.kubelet.listener import FileIdentity
-from hami_plugin.log import logger
+from hami_plugin.process.log import logger
 
 log = logger(__name__)
 

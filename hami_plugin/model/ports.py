@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
-from hami_plugin.aio import Watched
 from hami_plugin.model.delivery import Answer, whose
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.views import Feed, NodeView, PodView
+from hami_plugin.process.aio import Watched
 
 Annotations = Mapping[str, str | None]
 """Changes to annotations: a value sets a key, None removes it."""

@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 from typing import Any, NoReturn, Protocol
 
 from hami_plugin.errors import ClusterError
-from hami_plugin.log import logger
 from hami_plugin.model.device import Device
 from hami_plugin.model.views import DEGRADED, NodeCondition, NodeView
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.faults import listed
 from hami_plugin.node_status.registration import LiveNode
+from hami_plugin.process.log import logger
 
 log = logger(__name__)
 

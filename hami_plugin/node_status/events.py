@@ -13,11 +13,11 @@ from http import HTTPStatus
 from itertools import count
 from typing import Protocol
 
-from hami_plugin.aio import Backoff
 from hami_plugin.errors import ClusterError
-from hami_plugin.log import logger
 from hami_plugin.model.ports import Subject
 from hami_plugin.model.views import PodView
+from hami_plugin.process.aio import Backoff
+from hami_plugin.process.log import logger
 
 log = logger(__name__)
 

@@ -10,14 +10,14 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TypeVar
 
-from hami_plugin.aio import Backoff, Watched
 from hami_plugin.errors import ClusterError
-from hami_plugin.log import logger
 from hami_plugin.model.ports import NodeApi
 from hami_plugin.model.views import NodeView, revision
 from hami_plugin.node_status.annotations import FamilySource, Style, Wanted, desired_annotations, fitted
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.labels import labelling, wanted_labels
+from hami_plugin.process.aio import Backoff, Watched
+from hami_plugin.process.log import logger
 from hami_plugin.protocol.handshake import reported
 from hami_plugin.sdk import Family
 

@@ -15,13 +15,13 @@ from typing import Literal, NoReturn
 
 from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.errors import ClusterError
-from hami_plugin.log import logger
 from hami_plugin.model.device import Device, Health
 from hami_plugin.model.ports import NodeApi
 from hami_plugin.model.views import NodeView
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode
+from hami_plugin.process.log import logger
 from hami_plugin.protocol.keys import RESET_WANTED
 
 log = logger(__name__)

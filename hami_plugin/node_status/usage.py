@@ -22,13 +22,13 @@ from typing import Any, Protocol
 from hami_plugin.allocation.identity import HeldShare, Key
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles
-from hami_plugin.host.threads import BoundedCalls, StuckError, carried
-from hami_plugin.log import logger
 from hami_plugin.model.placement import Grant, Share
 from hami_plugin.model.usage import ContainerUsage, DeviceLoad, DeviceUsage, Pace, UsageState
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.occupancy import DeviceOccupancy
 from hami_plugin.node_status.processes import FindPod, device_users
+from hami_plugin.process.log import logger
+from hami_plugin.process.threads import BoundedCalls, StuckError, carried
 
 log = logger(__name__)
 

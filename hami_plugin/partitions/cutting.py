@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 
 from hami_plugin.errors import HamiError
-from hami_plugin.log import logger
 from hami_plugin.partitions.journal import PartitionJournal
 from hami_plugin.partitions.life import ENDING, Entry, Owner, PartitionEvent, State, identity
 from hami_plugin.partitions.reconciliation import Change, Known, PodReservation, reconciled, remains
+from hami_plugin.process.log import logger
 from hami_plugin.sdk.partitions import NOWHERE, InUseError, NoRoomError, Partition, PartitionDriver, Step
 
 log = logger(__name__)

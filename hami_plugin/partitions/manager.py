@@ -16,11 +16,8 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from cdi.errors import CdiError
-from hami_plugin.aio import Backoff, Watched
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
-from hami_plugin.host.threads import StuckError, WorkThread
-from hami_plugin.log import logger
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.placement import Assignment
 from hami_plugin.model.views import PodView
@@ -30,6 +27,9 @@ from hami_plugin.partitions.journal import PartitionJournal
 from hami_plugin.partitions.life import ABSENT, ENDING, Entry, Owner, State, blocked, openness, placeable
 from hami_plugin.partitions.modes import ModeReconciler
 from hami_plugin.partitions.reconciliation import Change, Known, PodReservation, unfulfilled
+from hami_plugin.process.aio import Backoff, Watched
+from hami_plugin.process.log import logger
+from hami_plugin.process.threads import StuckError, WorkThread
 from hami_plugin.sdk.family import PartitionSide, Reservation
 from hami_plugin.sdk.partitions import Cuttable, Partition, PartitionDriver, Placement, Profile, UnlistedCardsError
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from hami_plugin.aio import Watched
 from hami_plugin.errors import HamiError
-from hami_plugin.host.threads import StuckError, WorkThread
-from hami_plugin.log import logger
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.partitions.journal import ModeAttempt, ModeJournal
+from hami_plugin.process.aio import Watched
+from hami_plugin.process.log import logger
+from hami_plugin.process.threads import StuckError, WorkThread
 from hami_plugin.sdk.family import ModeSide
 from hami_plugin.sdk.partitions import Mode, ModeDriver
 

@@ -18,7 +18,6 @@ from typing import Any
 
 import grpc
 
-from hami_plugin.aio import cancelled
 from hami_plugin.errors import HamiError
 from hami_plugin.kubelet.api import dra_v1_pb2 as v1
 from hami_plugin.kubelet.api import dra_v1_pb2_grpc as v1_rpc
@@ -28,6 +27,7 @@ from hami_plugin.kubelet.api import pluginregistration_pb2 as registration_pb
 from hami_plugin.kubelet.api import pluginregistration_pb2_grpc as registration_rpc
 from hami_plugin.kubelet.listener import FileIdentity
 from hami_plugin.model.views import PodView
+from hami_plugin.process.aio import cancelled
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.simulation.objects import StatusError
 

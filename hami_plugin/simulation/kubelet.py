@@ -21,7 +21,6 @@ from typing import Any
 
 import grpc
 
-from hami_plugin.aio import Watched, cancelled
 from hami_plugin.errors import HamiError
 from hami_plugin.kubelet.api import deviceplugin_pb2 as pb
 from hami_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
@@ -32,6 +31,7 @@ from hami_plugin.kubelet.servicer import API_VERSION, allocate_response, answer_
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.ports import Offer
 from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.process.aio import Watched, cancelled
 from hami_plugin.simulation.topology_manager import Hint, Nodes, Policy, hints, merged
 
 UNEXPECTED, NOT_ALIGNED, SHUTDOWN = "UnexpectedAdmissionError", "TopologyAffinityError", "NodeShutdown"

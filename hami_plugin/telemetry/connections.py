@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from hami_plugin.log import logger
+from hami_plugin.process.log import logger
 
 MAX_CONNECTIONS = 64
 """Of the port of probes and metrics. The kubelet and Prometheus need a handful."""

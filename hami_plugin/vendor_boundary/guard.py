@@ -21,15 +21,15 @@ from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from cdi.edits import ContainerEdits
-from hami_plugin.aio import Backoff
 from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError, VendorError
-from hami_plugin.host.threads import BoundedCalls, StuckError, carried
-from hami_plugin.log import logger
 from hami_plugin.model.device import MAX_DEVICES, Action, Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Link, Links
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.ports import NullObserver, Observer
 from hami_plugin.model.usage import MAX_PROCESSES, DeviceLoad, DeviceProcess, ProcessOwner
+from hami_plugin.process.aio import Backoff
+from hami_plugin.process.log import logger
+from hami_plugin.process.threads import BoundedCalls, StuckError, carried
 from hami_plugin.protocol.decisions import one_id
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.sdk import (

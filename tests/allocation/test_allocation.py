@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from hami_plugin.aio import cancelled
 from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.model.device import Health
+from hami_plugin.process.aio import cancelled
 from hami_plugin.protocol.keys import BIND_PHASE, PHASE_FAILED
 from tests.support.builders import (
     FAMILY,

@@ -10,11 +10,11 @@ import pytest
 
 import hami_plugin
 import hami_plugin.node_status.registration
-from hami_plugin.aio import Backoff, Watched, cancelled
 from hami_plugin.allocation.settlement import lock_age
 from hami_plugin.node_status.annotations import FamilySource, Style
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode, Registration
+from hami_plugin.process.aio import Backoff, Watched, cancelled
 from hami_plugin.protocol.keys import NODE_LOCK
 from tests.support.builders import FAMILY, HANDSHAKE, NODE, grant, pod, snapshot
 from tests.support.cluster import FakeCluster

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from hami_plugin.aio import cancelled
 from hami_plugin.allocation.recovery import Recovery
 from hami_plugin.errors import RefusalReason, RefusedError
+from hami_plugin.process.aio import cancelled
 from hami_plugin.protocol.keys import BIND_PHASE, PHASE_SUCCESS
 from tests.support.builders import (
     ALLOCATED,

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from hami_plugin.aio import Watched
 from hami_plugin.config.load import Configuration
 from hami_plugin.config.settings import Settings
 from hami_plugin.daemon.front_ends import FILE, FrontEnds, decide
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.views import NodeView
+from hami_plugin.process.aio import Watched
 from hami_plugin.sdk import load_vendor
 
 LABEL = "hami-plugin.io/nvidia-front-end"

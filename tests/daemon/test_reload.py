@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.aio import cancelled, holds
 from hami_plugin.config.changes import ConfigurationSource, ReloadRefusal, Reloads
 from hami_plugin.config.load import Configuration, load
 from hami_plugin.daemon import reload
 from hami_plugin.daemon.reload import Reloader, Succession, change
+from hami_plugin.process.aio import cancelled, holds
 from hami_plugin.sdk import load_vendor, vendor_names
 
 SOON_S = 30.0

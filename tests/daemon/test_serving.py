@@ -6,7 +6,7 @@ from hami_plugin.config.vendors import VendorSettings
 from hami_plugin.daemon.serving import BuiltVendor, _isolated_modes, _isolated_partitions
 from hami_plugin.daemon.startup import ServedVendor
 from hami_plugin.host.paths import HostFiles, HostPaths
-from hami_plugin.host.threads import BoundedCalls
+from hami_plugin.process.threads import BoundedCalls
 from hami_plugin.sdk import Vendor
 from hami_plugin.vendor_boundary.guard import CheckedDriver, Guard, VendorErrors
 from hami_plugin.vendor_boundary.isolated_driver import IsolatedModeDriver, IsolatedPartitionDriver

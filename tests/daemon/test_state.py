@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from hami_plugin.aio import cancelled
 from hami_plugin.daemon.state import StateDirectory
 from hami_plugin.dra.prepared import Prepared
 from hami_plugin.inventory.health import Condition
 from hami_plugin.model.device import Health
+from hami_plugin.process.aio import cancelled
 from tests.support.builders import grant, held_by, ids, pod, uuid
 from tests.support.node import until
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.aio import cancelled, holds
 from hami_plugin.daemon import takeover
 from hami_plugin.daemon.takeover import SOCKET, Ask, NodeClaim, TakeoverAnswer, parsed_answer, parsed_ask, refusal
+from hami_plugin.process.aio import cancelled, holds
 
 SOON_S = 30.0
 FINE = {"nvidia": ""}

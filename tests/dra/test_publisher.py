@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from hami_plugin.aio import Backoff, Watched
 from hami_plugin.dra.publisher import NodeSlices, SlicePublisher
 from hami_plugin.dra.slices import Taints, device_name, slice_view
 from hami_plugin.errors import ClusterError
@@ -15,6 +14,7 @@ from hami_plugin.model.views import NodeView
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode
+from hami_plugin.process.aio import Backoff, Watched
 from hami_plugin.simulation.objects import kept
 from tests.support.builders import FAMILY, NODE, snapshot, uuid
 from tests.support.cluster import FakeCluster

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.aio import holds
 from hami_plugin.kubelet.listener import accepts
+from hami_plugin.process.aio import holds
 from hami_plugin.simulation.kubelet import Manners, Rivals
 from tests.e2e import dying, lingering
 from tests.e2e.arrivals import WITHIN_S, Arrivals

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 import hami_plugin.inventory.discovery
-from hami_plugin.aio import cancelled
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.inventory import discovery
 from hami_plugin.inventory.discovery import DiscoveryTiming
 from hami_plugin.model.device import Action, Discovery, Fault, Sighting
 from hami_plugin.model.links import Link, Links
+from hami_plugin.process.aio import cancelled
 from hami_plugin.sdk import HealthEvent
 from tests.support.builders import uuid
 from tests.support.hardware import ScriptedDriver

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hami_plugin.aio import Watched
 from hami_plugin.inventory.health import HealthLimits
 from hami_plugin.inventory.inventory import Inventory, part, whole
 from hami_plugin.model.device import Discovery, Fault, Health, Sighting, Snapshot
 from hami_plugin.model.links import Link, Links
 from hami_plugin.node_status.annotations import Style, wanted_annotations
+from hami_plugin.process.aio import Watched
 from hami_plugin.sdk import HealthEvent
 from tests.support.builders import FAMILY, REGISTER, changed, device, uuid
 

@@ -11,13 +11,13 @@ from dataclasses import replace
 import pytest
 
 from cdi.edits import ContainerEdits, DeviceNode
-from hami_plugin.aio import cancelled
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.inventory.cdi_specs import SpecFiles, SpecGate, SpecTiming, file_name, tidy
 from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.node_status.events import EventRecorder
+from hami_plugin.process.aio import cancelled
 from tests.support.builders import FAMILY, NODE, changed, device, snapshot, uuid
 from tests.support.cluster import FakeCluster
 from tests.support.node import until

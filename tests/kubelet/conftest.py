@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from cdi.edits import ContainerEdits
-from hami_plugin.aio import Backoff, Watched, cancelled
 from hami_plugin.kubelet.endpoint import Endpoint, EndpointTiming
 from hami_plugin.kubelet.listener import Listener
 from hami_plugin.kubelet.servicer import DevicePluginServicer
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.ports import NullObserver, Offer
+from hami_plugin.process.aio import Backoff, Watched, cancelled
 from hami_plugin.simulation.kubelet import FakeKubelet
 
 RESOURCE = "example.com/gpu"

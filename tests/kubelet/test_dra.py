@@ -8,7 +8,6 @@ from pathlib import Path
 import grpc
 import pytest
 
-from hami_plugin.aio import Backoff, Watched, cancelled
 from hami_plugin.dra.claims import ClaimError
 from hami_plugin.dra.prepared import Prepared, PreparedDevice
 from hami_plugin.dra.preparing import ClaimRef
@@ -20,6 +19,7 @@ from hami_plugin.kubelet.api import dra_v1_pb2 as v1
 from hami_plugin.kubelet.api import dra_v1_pb2_grpc as v1_rpc
 from hami_plugin.kubelet.dra import DeviceHealth, DraEndpoint, DraTiming
 from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.process.aio import Backoff, Watched, cancelled
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.simulation.dra import ClaimManager, PrepareError
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from hami_plugin.aio import Backoff
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.kubelet.endpoint import Endpoint, PluginDirectory, drops_newcomers, siblings, socket_name
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.model.ports import NullObserver, Offer
+from hami_plugin.process.aio import Backoff
 from hami_plugin.simulation.kubelet import Manners, Rivals
 
 RESOURCE = "example.com/gpu"

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from hami_plugin.aio import Watched
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node_status import cost
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.cost import CardShares, CostAccount, CostMeter, Holdings, Payer, cards_held
 from hami_plugin.node_status.occupancy import occupied
+from hami_plugin.process.aio import Watched
 from tests.support.builders import CARD_MIB, FAMILY, device, grant, held_by, ids, pod, uuid
 from tests.support.scale import sized
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from hami_plugin.aio import Backoff, cancelled
 from hami_plugin.errors import ClusterError
 from hami_plugin.node_status.events import EventRecorder
+from hami_plugin.process.aio import Backoff, cancelled
 from tests.support.builders import NODE
 from tests.support.node import until
 

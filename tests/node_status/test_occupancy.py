@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from hami_plugin.aio import Watched
 from hami_plugin.allocation.allocator import question_of
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.occupancy import occupied
+from hami_plugin.process.aio import Watched
 from hami_plugin.protocol.decisions import claims
 from hami_plugin.sdk import Resources, Units
 from hami_plugin.simulation.hardware import vendor_of

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hami_plugin.aio import Watched
 from hami_plugin.model.usage import DeviceLoad, DeviceProcess, ProcessOwner
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.occupancy import occupied
 from hami_plugin.node_status.processes import Outsider, ProcessTotals, device_users
+from hami_plugin.process.aio import Watched
 from tests.support.builders import FAMILY, grant, held_by, ids, pod, snapshot
 
 MIB = 1 << 20

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from hami_plugin.aio import Watched
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.model.views import NodeView
@@ -15,6 +14,7 @@ from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.condition import condition_of, kinds_of
 from hami_plugin.node_status.registration import LiveNode
 from hami_plugin.node_status.remediation import Remediation, Remedy, changes, remedy
+from hami_plugin.process.aio import Watched
 from hami_plugin.protocol.keys import RESET_WANTED
 from tests.support.builders import FAMILY, device, grant, held_by, ids, pod, uuid
 

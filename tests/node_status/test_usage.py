@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.aio import Watched
 from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles, HostPaths
@@ -19,6 +18,7 @@ from hami_plugin.model.usage import ContainerUsage, DeviceUsage, UsageState
 from hami_plugin.node_status import usage
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.usage import FOLDER_KEPT_S, MAX_REMOVED, Pods, UsageReader, expired
+from hami_plugin.process.aio import Watched
 from hami_plugin.sdk.family import ReadUsage
 from tests.support.builders import FAMILY, device, grant, held_by, pod
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from hami_plugin.aio import Watched, cancelled
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.errors import HamiError
 from hami_plugin.model.device import Snapshot
@@ -16,6 +15,7 @@ from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.partitions.journal import PartitionJournal
 from hami_plugin.partitions.life import State
 from hami_plugin.partitions.manager import Partitions, Peers, Timing
+from hami_plugin.process.aio import Watched, cancelled
 from hami_plugin.sdk import Placement
 from tests.support.builders import NODE, container, device, pod
 from tests.support.cluster import FakeCluster

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from hami_plugin.aio import Watched, cancelled
 from hami_plugin.errors import HamiError
 from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.partitions.journal import ModeAttempt, ModeJournal
 from hami_plugin.partitions.modes import CardUsers, ModeReconciler, ModeTiming, pause
+from hami_plugin.process.aio import Watched, cancelled
 from hami_plugin.sdk import InUseError, Mode, ModeSide
 from tests.support.builders import NODE, device
 from tests.support.cluster import FakeCluster

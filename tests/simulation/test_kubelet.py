@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from cdi.edits import ContainerEdits
-from hami_plugin.aio import Watched, holds
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.kubelet.endpoint import Endpoint, RegistrationError, register
 from hami_plugin.kubelet.holders import CheckpointFile, PodResourcesClient
@@ -18,6 +17,7 @@ from hami_plugin.kubelet.servicer import DevicePluginServicer
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.ports import Holder, NullObserver, Offer
 from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.process.aio import Watched, holds
 from hami_plugin.simulation.kubelet import AdmissionError, FakeKubelet, Manners, Rivals, StartError
 
 RESOURCE = "example.com/gpu"

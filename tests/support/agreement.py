@@ -15,7 +15,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hami_plugin.aio import Watched
 from hami_plugin.allocation.allocator import Allocator, question_of
 from hami_plugin.allocation.capacity import DeviceTable
 from hami_plugin.cli.fit.inquiry import Inquiry, answered
@@ -26,6 +25,7 @@ from hami_plugin.model.delivery import ANSWERED_FOR
 from hami_plugin.model.ports import CheckpointEntry
 from hami_plugin.model.views import NodeView, PodView, pod_view
 from hami_plugin.node_status.annotations import FamilySource, Style, desired_annotations
+from hami_plugin.process.aio import Watched
 from hami_plugin.protocol.keys import OWN
 from hami_plugin.scheduler.engine.admission import Scheduling, defaults, review, stored
 from hami_plugin.scheduler.engine.capacity import impossible, sizes

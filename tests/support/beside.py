@@ -8,7 +8,6 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from hami_plugin.aio import cancelled
 from hami_plugin.config.load import Configuration
 from hami_plugin.config.settings import Settings
 from hami_plugin.config.vendors import VendorSettings
@@ -17,6 +16,7 @@ from hami_plugin.daemon.startup import ServedVendor
 from hami_plugin.daemon.takeover import NodeClaim
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Discovery, Sighting
+from hami_plugin.process.aio import cancelled
 from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING
 from hami_plugin.sdk import AnnotationKeys, Resources, Vendor

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from hami_plugin.aio import Backoff
 from hami_plugin.inventory.discovery import DiscoveryLoop, DiscoveryTiming
 from hami_plugin.inventory.health import HealthLimits
 from hami_plugin.inventory.inventory import Inventory
 from hami_plugin.node_status.events import EventRecorder
+from hami_plugin.process.aio import Backoff
 from tests.support.builders import NODE
 from tests.support.cluster import FakeCluster
 from tests.support.node import Counting, until

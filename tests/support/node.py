@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hami_plugin.aio import Backoff, Watched
 from hami_plugin.allocation.allocator import Allocator, ResourcePlugin
 from hami_plugin.allocation.capacity import AS_HAMI, Account, AllocationRules, NodeState
 from hami_plugin.allocation.container_start import StartCheck
@@ -13,10 +12,11 @@ from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.allocation.settlement import LockReaper, Settlement
 from hami_plugin.host.paths import HostFiles, HostPaths
-from hami_plugin.host.threads import BoundedCalls
 from hami_plugin.model.ports import NullObserver
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode
+from hami_plugin.process.aio import Backoff, Watched
+from hami_plugin.process.threads import BoundedCalls
 from hami_plugin.vendor_boundary.guard import Guard, VendorErrors
 
 from .builders import FAMILY, NODE, QUESTION, snapshot

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from hami_plugin.aio import Watched
 from hami_plugin.model.ports import PodFeed
+from hami_plugin.process.aio import Watched
 
 WATCH_PODS = r"GET /api/v1/pods\?.*watch"
 LIST_PODS = r"GET /api/v1/pods\?(?!.*watch)"

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from hami_plugin.aio import Watched
 from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.model.device import Device, Health, Snapshot
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.occupancy import occupied
+from hami_plugin.process.aio import Watched
 from hami_plugin.telemetry.metrics import Devices
 from tests.support.builders import CARD_MIB, COUNT, FAMILY, SPLIT, device, grant, held_by, ids, pod, uuid
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from cdi.edits import ContainerEdits
-from hami_plugin.aio import Watched, cancelled
 from hami_plugin.allocation.allocator import Allocator, ResourcePlugin, question_of
 from hami_plugin.allocation.capacity import AllocationRules, NodeState
 from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
@@ -23,7 +22,6 @@ from hami_plugin.allocation.pods import PodTable
 from hami_plugin.allocation.settlement import Settlement
 from hami_plugin.cluster.client import ApiServer, connect
 from hami_plugin.host.paths import HostFiles, HostPaths
-from hami_plugin.host.threads import BoundedCalls
 from hami_plugin.kubelet.endpoint import register, socket_name
 from hami_plugin.kubelet.holders import CheckpointFile
 from hami_plugin.kubelet.listener import Listener
@@ -35,6 +33,8 @@ from hami_plugin.model.views import pod_view
 from hami_plugin.node_status.annotations import Style, wanted_annotations
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode
+from hami_plugin.process.aio import Watched, cancelled
+from hami_plugin.process.threads import BoundedCalls
 from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING, PHASE_SUCCESS
 from hami_plugin.sdk import Family

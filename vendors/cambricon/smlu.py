@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hami_plugin.errors import HamiError
-from hami_plugin.log import logger
+from hami_plugin.process.log import logger
 from hami_plugin.sdk import (
     NOWHERE,
     InUseError,

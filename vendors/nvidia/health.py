@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import TypeVar
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.log import logger
 from hami_plugin.model.device import Action, Fault
+from hami_plugin.process.log import logger
 from hami_plugin.sdk import HealthEvent
 from hami_plugin.sdk.polling import QueriedDevice
 from vendors.nvidia.host import HostTrees

@@ -27,11 +27,11 @@ from cdi.spec import Device as SpecDevice
 from cdi.spec import Spec
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.host.paths import HostFiles, HostPaths
-from hami_plugin.log import logger
 from hami_plugin.model.delivery import Delivery
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.placement import Assignment, Share
 from hami_plugin.model.usage import ContainerUsage, Pace
+from hami_plugin.process.log import logger
 from hami_plugin.protocol.labels import described
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.sdk import Family, Injection, Leftovers, NodeSide, Parameter, Parameters, ToolError

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles
-from hami_plugin.log import logger
+from hami_plugin.process.log import logger
 from hami_plugin.sdk.partitions import (
     InUseError,
     Mode,

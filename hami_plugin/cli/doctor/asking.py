@@ -29,10 +29,10 @@ from hami_plugin.config.load import Configuration
 from hami_plugin.config.settings import Settings
 from hami_plugin.daemon.startup import Options, plan
 from hami_plugin.errors import ClusterError, ConfigError, HamiError, WireError
-from hami_plugin.host.threads import StuckError, WorkThread
 from hami_plugin.model.ports import NullObserver
 from hami_plugin.model.views import Json, PodView, pod_view, quota_view
 from hami_plugin.node_status.annotations import Traces, heard
+from hami_plugin.process.threads import StuckError, WorkThread
 from hami_plugin.protocol.decisions import claims
 from hami_plugin.scheduler.extender.app import configured, families
 from hami_plugin.sdk import Family

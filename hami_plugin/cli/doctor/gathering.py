@@ -51,7 +51,6 @@ from hami_plugin.daemon.startup import Options, ServedVendor, StartPlan, opened,
 from hami_plugin.errors import ClusterError, ConfigError, DriverUnavailableError, HamiError
 from hami_plugin.host.bounded_yaml import read_yaml
 from hami_plugin.host.paths import HostFiles, HostPaths
-from hami_plugin.host.threads import StuckError
 from hami_plugin.inventory.cdi_specs import PREFIX, describe, file_name, unresolved
 from hami_plugin.inventory.inventory import part
 from hami_plugin.kubelet.endpoint import KUBELET_SOCKET
@@ -60,6 +59,7 @@ from hami_plugin.kubelet.listener import accepts
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.views import Json
 from hami_plugin.node_status.annotations import Style, Traces, wanted_annotations
+from hami_plugin.process.threads import StuckError
 from hami_plugin.protocol.register import unhealthy_key
 from hami_plugin.scheduler.extender.app import families
 from hami_plugin.sdk import Family

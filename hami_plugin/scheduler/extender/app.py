@@ -22,7 +22,7 @@ from hami_plugin.config.settings import SchedulerSettings
 from hami_plugin.config.vendors import ServedSettings, VendorSettings
 from hami_plugin.dra.conversion import ClaimVendor
 from hami_plugin.errors import ConfigError, HamiError
-from hami_plugin.log import logger
+from hami_plugin.process.log import logger
 from hami_plugin.scheduler.engine.admission import Scheduling
 from hami_plugin.scheduler.extender.cache import Preferences
 from hami_plugin.scheduler.extender.certificates import Certificates

@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from hami_plugin.aio import Backoff
 from hami_plugin.errors import ClusterError, HamiError, WireError
-from hami_plugin.log import logger
 from hami_plugin.model.views import ContainerView, NodeView, PodPatch, PodView
+from hami_plugin.process.aio import Backoff
+from hami_plugin.process.log import logger
 from hami_plugin.protocol.keys import (
     ASSIGNED_NODE,
     ASSIGNED_TIME,

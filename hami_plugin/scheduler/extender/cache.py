@@ -16,11 +16,11 @@ from types import MappingProxyType
 from typing import NoReturn
 from weakref import WeakValueDictionary
 
-from hami_plugin.aio import Watched, in_slices
 from hami_plugin.errors import ClusterError
-from hami_plugin.log import logger
 from hami_plugin.model.pausing import Pausing, at_once
 from hami_plugin.model.views import Feed, NodeView, PodPatch, PodView, QuotaView, revision
+from hami_plugin.process.aio import Watched, in_slices
+from hami_plugin.process.log import logger
 from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME, BIND_LOCK
 from hami_plugin.protocol.resizes import RESIZE
 from hami_plugin.scheduler.engine.capacity import Sizes, largest, sizes

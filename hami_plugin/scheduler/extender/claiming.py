@@ -16,8 +16,8 @@ from typing import NoReturn
 from hami_plugin.dra.conversion import CLAIMED, MANAGED, USED, ClaimedAmounts, ClaimTemplate, read_claimed
 from hami_plugin.dra.slices import API_VERSION
 from hami_plugin.errors import ClusterError, HamiError
-from hami_plugin.log import logger
 from hami_plugin.model.views import Json, PodView
+from hami_plugin.process.log import logger
 from hami_plugin.scheduler.extender.ports import Cluster
 
 log = logger(__name__)

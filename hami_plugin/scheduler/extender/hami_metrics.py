@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from hami_plugin.aio import in_slices
 from hami_plugin.model.pausing import Pausing
+from hami_plugin.process.aio import in_slices
 from hami_plugin.scheduler.engine.devices import DeviceState, added
 from hami_plugin.scheduler.engine.filter import OccupiedNode
 from hami_plugin.scheduler.extender.cache import SchedulerCache

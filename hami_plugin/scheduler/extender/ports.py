@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
-from hami_plugin.aio import Watched
 from hami_plugin.model.ports import Annotations, Subject
 from hami_plugin.model.views import Feed, Json, NodeView, PodPatch, PodView, QuotaView
+from hami_plugin.process.aio import Watched
 
 
 class Cluster(Protocol):

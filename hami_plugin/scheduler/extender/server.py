@@ -19,11 +19,11 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from hami_plugin.aio import in_slices
 from hami_plugin.config.settings import SchedulerSettings
 from hami_plugin.errors import HamiError, WireError
-from hami_plugin.log import logger
 from hami_plugin.model.pausing import Pausing
+from hami_plugin.process.aio import in_slices
+from hami_plugin.process.log import logger
 from hami_plugin.scheduler.extender.certificates import common_name, issued
 from hami_plugin.scheduler.extender.metrics import SchedulerMetrics
 from hami_plugin.scheduler.extender.payloads import Json, mapping

@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from hami_plugin.aio import cancelled, holds
 from hami_plugin.config.changes import ConfigurationChange, ConfigurationSource, ReloadRefusal, Reloads
 from hami_plugin.config.load import Configuration
 from hami_plugin.errors import ConfigError, HamiError
-from hami_plugin.log import logger
+from hami_plugin.process.aio import cancelled, holds
+from hami_plugin.process.log import logger
 from hami_plugin.scheduler.extender.extender import Extender
 from hami_plugin.scheduler.extender.payloads import Json
 

@@ -7,9 +7,9 @@ from itertools import count
 
 import pytest
 
-from hami_plugin.aio import in_slices
 from hami_plugin.model.pausing import at_once
 from hami_plugin.model.views import NodeView, PodView, pod_view
+from hami_plugin.process.aio import in_slices
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine import filter as engine_filter

@@ -15,10 +15,10 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
-from hami_plugin.aio import Backoff
 from hami_plugin.cluster.client import connect_wide
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.views import node_view, pod_view
+from hami_plugin.process.aio import Backoff
 from hami_plugin.protocol.keys import (
     ASSIGNED_NODE,
     ASSIGNED_TIME,

@@ -5,7 +5,7 @@ import sys
 
 import structlog
 
-from hami_plugin.log import logger
+from hami_plugin.process.log import logger
 
 
 def test_a_module_logs_events_with_fields():

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from hami_plugin.host.threads import BoundedCalls, StuckError, WorkThread, once
+from hami_plugin.process.threads import BoundedCalls, StuckError, WorkThread, once
 
 
 @pytest.fixture
