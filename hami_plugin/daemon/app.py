@@ -27,10 +27,10 @@ from hami_plugin.allocation.settlement import LockReaper, Settlement, lock_age
 from hami_plugin.cluster.client import ApiServer
 from hami_plugin.config.changes import ConfigurationSource
 from hami_plugin.config.load import Configuration
+from hami_plugin.daemon.build import VendorBuilder, build
 from hami_plugin.daemon.dra import DraNode, claims_document
 from hami_plugin.daemon.front_ends import FrontEnds
 from hami_plugin.daemon.reload import Succession, Turn
-from hami_plugin.daemon.serving import VendorBuilder, build
 from hami_plugin.daemon.startup import ServedVendor, report_handover, report_unlimited, tidy_specs
 from hami_plugin.daemon.state import StateDirectory
 from hami_plugin.daemon.takeover import SERVE_S, NodeClaim, Peer

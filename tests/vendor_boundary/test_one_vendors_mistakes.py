@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-import hami_plugin.daemon.serving
+import hami_plugin.daemon.build
 from hami_plugin.errors import ConfigError, HamiError
 from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.device import Fault
@@ -26,7 +26,7 @@ def impatient(monkeypatch):
     def calls(name, *, timeout):
         return BoundedCalls(name, timeout=1.0 if name.startswith("odd") else 10 * timeout)
 
-    monkeypatch.setattr(hami_plugin.daemon.serving, "BoundedCalls", calls)
+    monkeypatch.setattr(hami_plugin.daemon.build, "BoundedCalls", calls)
 
 
 @pytest.fixture
@@ -222,7 +222,7 @@ async def test_an_allocate_that_never_comes_back_is_refused_and_the_next_one_at_
 
 @pytest.mark.scenario("D9")
 async def test_starts_that_wait_for_a_vendors_look_at_the_host_hold_up_no_loop_and_then_succeed(gate, monkeypatch):
-    monkeypatch.setattr(hami_plugin.daemon.serving, "CALL_TIMEOUT_S", 25.0)
+    monkeypatch.setattr(hami_plugin.daemon.build, "CALL_TIMEOUT_S", 25.0)
     gate.answer = ""
     gate.open.set()
     async with beside(changed(ODD_FAMILY, host_problem=gate)) as node:

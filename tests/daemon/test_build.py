@@ -3,7 +3,7 @@
 import pytest
 
 from hami_plugin.config.vendors import VendorSettings
-from hami_plugin.daemon.serving import BuiltVendor, _isolated_modes, _isolated_partitions
+from hami_plugin.daemon.build import BuiltVendor, _isolated_modes, _isolated_partitions
 from hami_plugin.daemon.startup import ServedVendor
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.process.threads import BoundedCalls
