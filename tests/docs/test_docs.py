@@ -16,6 +16,8 @@ from hami_plugin.inventory import cdi_specs
 from hami_plugin.model.delivery import Way
 from hami_plugin.protocol import keys
 from hami_plugin.sdk import AnnotationKeys, load_vendor, vendor_names
+from tests.realnode.modules import CONTAINERD
+from tests.realnode.versions import known
 from tests.support.pages import generated
 from tests.support.settings_reference import reference
 from vendors.nvidia.health import RECOVERY
@@ -290,3 +292,17 @@ def test_every_difference_has_an_id_of_its_own():
 
     assert len(ids) > 20
     assert ids == sorted(set(ids))
+
+
+def test_each_cell_of_the_versions_that_go_together_is_seen_by_a_test_that_exists_or_said_to_be_unseen():
+    section = text("docs/kubernetes.md").partition("\n## Which versions go together\n")[2].partition("\n## ")[0]
+    words = set(re.findall(r"^- \*\*(.+?)\*\*:", section, flags=re.MULTILINE))
+    head, _, *rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|")]
+
+    assert [name.rpartition(" ")[2] for name in head[3:]] == ["2.10", "2.9", "2.8", "2.7"]
+    assert {cell.partition(",")[0] for row in rows for cell in row[2:]} == words
+    assert {row[0] for row in rows if row[2] == "ran"} == {one.version[1:] for one in known().values()}
+    assert {row[1] for row in rows if row[2] == "ran"} == {"containerd 1.7", f"containerd {CONTAINERD.minors()[-1]}"}
+    named = re.findall(r"`(tests/\S+?)`", section)
+    assert named
+    assert [path for path in named if not (ROOT / path).exists()] == []

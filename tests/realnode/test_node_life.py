@@ -116,7 +116,7 @@ def ended(pod):
     return max(one["state"]["terminated"]["finishedAt"] for one in pod["status"]["containerStatuses"])
 
 
-@pytest.mark.since(versions.INIT_AMOUNTS)  # 1.20 has it behind a switch, and failed the test
+@pytest.mark.since(versions.INIT_AMOUNTS)  # in 1.20 it is alpha, ends pods as "Shutdown", and refuses none
 def test_a_node_that_is_shut_down_ends_pods_before_the_daemon_and_has_all_shares_when_it_is_back(
     pods, node, daemon, scheduler
 ):

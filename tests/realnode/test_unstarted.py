@@ -17,7 +17,7 @@ from tests.realnode.servers import until
 pytestmark = [
     pytest.mark.full,
     pytest.mark.case("i", "the kubelet restarts between Allocate and start, also without its checkpoint"),
-    pytest.mark.since(versions.INIT_AMOUNTS),  # 1.20 neither fails such a pod nor registers without its API server
+    pytest.mark.since(versions.INIT_AMOUNTS),  # 1.20 fails no such pod, nor takes shares without its API server
 ]
 LIMIT = "CUDA_DEVICE_MEMORY_LIMIT_0"
 
