@@ -8,7 +8,7 @@ from typing import Any
 from cdi.edits import ContainerEdits, DeviceNode, Hook, IntelRdt, Mount
 from cdi.errors import InvalidNameError
 from cdi.names import Kind
-from cdi.spec import Device, Spec
+from cdi.spec import Spec, SpecDevice
 from cdi.version import least_version
 
 _NODE = {
@@ -69,7 +69,7 @@ def spec_of(document: Mapping[str, Any]) -> Spec:
         annotations=dict(document.get("annotations") or {}),
         edits=edits_of(document.get("containerEdits")),
         devices=tuple(
-            Device(
+            SpecDevice(
                 name=device["name"],
                 annotations=dict(device.get("annotations") or {}),
                 edits=edits_of(device["containerEdits"]),

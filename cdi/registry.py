@@ -9,7 +9,7 @@ from cdi.documents import YamlReader, read
 from cdi.edits import ContainerEdits
 from cdi.errors import InvalidNameError, InvalidSpecError, Problem, UnresolvableError
 from cdi.names import QualifiedName
-from cdi.spec import Device, Spec
+from cdi.spec import Spec, SpecDevice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Definition:
     """One device in one file."""
 
     source: LoadedSpec
-    device: Device
+    device: SpecDevice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from cdi.names import Kind, QualifiedName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class SpecDevice:
     """One device by its name within the spec. It must add something: edits that are empty are refused."""
 
     name: str
@@ -23,7 +23,7 @@ class Spec:
     """Devices of one kind. ``edits`` are added once to each container that has at least one of them."""
 
     kind: Kind
-    devices: tuple[Device, ...]
+    devices: tuple[SpecDevice, ...]
     edits: ContainerEdits = field(default_factory=ContainerEdits)
     annotations: Mapping[str, str] = field(default_factory=dict)
 

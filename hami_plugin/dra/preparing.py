@@ -21,8 +21,7 @@ from cdi.documents import to_json
 from cdi.edits import ContainerEdits
 from cdi.errors import CdiError
 from cdi.names import Kind
-from cdi.spec import Device as SpecDevice
-from cdi.spec import Spec
+from cdi.spec import Spec, SpecDevice
 from hami_plugin.allocation.capacity import NodeState
 from hami_plugin.dra.claims import (
     Claim,

@@ -19,8 +19,7 @@ from cdi.edits import ContainerEdits
 from cdi.errors import CdiError
 from cdi.names import Kind, device_problem
 from cdi.registry import Registry
-from cdi.spec import Device as SpecDevice
-from cdi.spec import Spec
+from cdi.spec import Spec, SpecDevice
 from cdi.store import Changes, Store
 from hami_plugin.errors import HamiError
 from hami_plugin.host.bounded_yaml import read_yaml

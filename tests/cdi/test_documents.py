@@ -14,7 +14,7 @@ from cdi.edits import ContainerEdits, DeviceNode, Mount
 from cdi.errors import InvalidNameError, InvalidSpecError
 from cdi.names import Kind
 from cdi.plain import plain_spec
-from cdi.spec import Device, Spec
+from cdi.spec import Spec, SpecDevice
 from cdi.validate import problems, traps
 from cdi.version import VERSIONS, least_version
 from tests.support.specs import spec, specs, words
@@ -199,7 +199,7 @@ def test_a_mount_that_binds_nothing_is_read_but_not_written(kind):
 def test_a_device_whose_mount_binds_nothing_is_named():
     mount = Mount(host_path="/a", container_path="/b", options=())
     made = Spec(
-        kind=Kind.parse("example.com/gpu"), devices=(Device(name="gpu0", edits=ContainerEdits(mounts=(mount,))),)
+        kind=Kind.parse("example.com/gpu"), devices=(SpecDevice(name="gpu0", edits=ContainerEdits(mounts=(mount,))),)
     )
 
     (trap,) = traps(plain_spec(made))

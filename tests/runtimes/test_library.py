@@ -11,7 +11,7 @@ from cdi.documents import to_json
 from cdi.edits import ContainerEdits, DeviceNode, Mount
 from cdi.errors import UnresolvableError
 from cdi.names import Kind
-from cdi.spec import Device, Spec
+from cdi.spec import Spec, SpecDevice
 from cdi.store import Store
 from tests.runtimes.wanted import RefusedError, Wanted
 
@@ -20,7 +20,7 @@ DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
 
 
 def card(number, *mounts):
-    return Device(
+    return SpecDevice(
         name=f"card{number}",
         edits=ContainerEdits(
             env={"LAST_CARD": str(number), f"CARD_{number}": "yes"},
@@ -105,7 +105,7 @@ def test_mode_and_group_of_a_node_arrive(way, store):
 
 
 def test_groups_are_added_by_a_runtime_that_knows_them(containerd, store):
-    spec = Spec(kind=KIND, devices=(Device(name="g", edits=ContainerEdits(additional_gids=(44, 109))),))
+    spec = Spec(kind=KIND, devices=(SpecDevice(name="g", edits=ContainerEdits(additional_gids=(44, 109))),))
     store.sync({"hami-plugin-test.json": to_json(spec)})
 
     assert {44, 109} <= containerd.run(Wanted(cdi=(f"{KIND}=g",))).groups

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from cdi.edits import HOOK_NAMES, ContainerEdits, DeviceNode, Hook, IntelRdt, Mount
 from cdi.names import Kind
-from cdi.spec import Device, Spec
+from cdi.spec import Spec, SpecDevice
 
 UINT32 = st.integers(0, 2**32 - 1)
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
@@ -78,7 +78,7 @@ annotations = st.just({}) | st.dictionaries(
     st.sampled_from(["slot", "Example.com/model", "a.b-c_d"]), words, max_size=2
 )
 devices = st.builds(
-    Device,
+    SpecDevice,
     name=names,
     edits=edits.filter(lambda found: found != ContainerEdits()),
     annotations=annotations,
@@ -97,5 +97,5 @@ def spec(*names, kind="example.com/gpu", env=None, **common):
     return Spec(
         kind=Kind.parse(kind),
         edits=ContainerEdits(env=env or {}, **common),
-        devices=tuple(Device(name=name, edits=ContainerEdits(env={"GPU": name})) for name in names),
+        devices=tuple(SpecDevice(name=name, edits=ContainerEdits(env={"GPU": name})) for name in names),
     )

@@ -23,8 +23,7 @@ from cdi.documents import read
 from cdi.edits import ContainerEdits, DeviceNode, Mount
 from cdi.errors import CdiError
 from cdi.names import Kind, device_problem
-from cdi.spec import Device as SpecDevice
-from cdi.spec import Spec
+from cdi.spec import Spec, SpecDevice
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.delivery import Delivery

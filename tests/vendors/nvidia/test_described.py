@@ -15,8 +15,7 @@ from structlog.testing import capture_logs
 
 from cdi.documents import read, to_json
 from cdi.names import Kind
-from cdi.spec import Device as SpecDevice
-from cdi.spec import Spec
+from cdi.spec import Spec, SpecDevice
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device
