@@ -11,11 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from hami_plugin.errors import HamiError
-from hami_plugin.model.device import Snapshot
+from hami_plugin.model.device import Snapshot, label_value, node_labels
 from hami_plugin.model.views import NodeView
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.protocol.keys import LABELS, OWN
-from hami_plugin.protocol.labels import described, label_value
 
 MAX_LABELS = 256
 """Of one node."""
@@ -42,7 +41,7 @@ def wanted_labels(sources: Iterable[FamilySource]) -> tuple[Mapping[str, str], b
         if not snapshot.ready:
             complete = False
             continue
-        wanted |= described(f"{OWN}{label_value(source.family.device_type)}", snapshot.devices)
+        wanted |= node_labels(f"{OWN}{label_value(source.family.device_type)}", snapshot.devices)
         try:
             wanted |= source.family.node.labels(snapshot)
         except HamiError:  # logged and counted where it arose

@@ -27,11 +27,10 @@ from cdi.spec import Spec, SpecDevice
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.delivery import Delivery
-from hami_plugin.model.device import Device, Snapshot
+from hami_plugin.model.device import Device, Snapshot, node_labels
 from hami_plugin.model.placement import Assignment, Share
 from hami_plugin.model.usage import ContainerUsage, Pace
 from hami_plugin.process.log import logger
-from hami_plugin.protocol.labels import described
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.sdk import Family, Injection, Leftovers, NodeSide, Parameter, Parameters, ToolError
 from hami_plugin.sdk.tools import output
@@ -595,7 +594,7 @@ def labels(settings: NvidiaSettings, snapshot: Snapshot) -> Mapping[str, str]:
         return {}
     gpu = f"{DOMAIN}/gpu"
     shares = 1 if all(device.place for device in snapshot.devices) else settings.device_split_count
-    found = {f"{gpu}.present": "true", **described(gpu, snapshot.devices), f"{gpu}.replicas": str(shares)}
+    found = {f"{gpu}.present": "true", **node_labels(gpu, snapshot.devices), f"{gpu}.replicas": str(shares)}
     found |= _capability_labels(snapshot.facts.get("capability", ""))
     found |= _version_labels(f"{DOMAIN}/cuda.driver-version", snapshot.facts.get("driver", ""))
     found |= _version_labels(f"{DOMAIN}/cuda.runtime-version", snapshot.facts.get("cuda", ""))
@@ -611,7 +610,7 @@ def instance_labels(snapshot: Snapshot) -> Mapping[str, str]:
     profiles: defaultdict[str, list[Device]] = defaultdict(list)
     for device in snapshot.devices:
         profiles[device.family.removeprefix(TYPE)].append(device)
-    described_all = (described(f"{DOMAIN}/mig-{profile}", some) for profile, some in profiles.items())
+    described_all = (node_labels(f"{DOMAIN}/mig-{profile}", some) for profile, some in profiles.items())
     return {key: text for one in described_all for key, text in one.items()}
 
 
