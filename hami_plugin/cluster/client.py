@@ -295,7 +295,7 @@ class ApiServer:
 
 
 class WholeCluster:
-    """Implements ``hami_plugin.scheduler.extender.ports.Cluster``. Made by ``connect_wide``."""
+    """Implements ``hami_plugin.model.ports.ClusterApi``. Made by ``connect_wide``."""
 
     def __init__(self, calls: ApiCalls, timing: WatchTiming, events: EventLog) -> None:
         self._calls = calls

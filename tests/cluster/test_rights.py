@@ -8,9 +8,8 @@ import pytest
 from hami_plugin.cluster.client import connect, connect_wide
 from hami_plugin.cluster.informer import WatchTiming
 from hami_plugin.dra.slices import slice_view
-from hami_plugin.model.ports import NodeApi, Subject
+from hami_plugin.model.ports import ClusterApi, NodeApi, Subject
 from hami_plugin.model.views import Feed, PodPatch, pod_view
-from hami_plugin.scheduler.extender.ports import Cluster
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.rights import CLAIMS, DAEMON, DRIVERS, SCHEDULER
 
@@ -147,7 +146,7 @@ async def test_the_schedulers_rights_are_the_calls_that_it_makes(tmp_path):
     [
         (NodeApi, {"get_node", "patch_node", "patch_pod", "create_event", "follow_pods", "follow_node"}),
         (
-            Cluster,
+            ClusterApi,
             {
                 *("get_pod", "get_node", "patch_pod", "patch_node", "bind", "create_event"),
                 *("follow_pods", "follow_nodes", "follow_quotas"),

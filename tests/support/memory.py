@@ -17,7 +17,7 @@ from hami_plugin.simulation.objects import RESOURCES, Filter, ObjectStore, Statu
 
 
 class MemoryCluster:
-    """``hami_plugin.scheduler.extender.ports.Cluster`` straight over the objects. ``refuses`` gives errors by call."""
+    """``hami_plugin.model.ports.ClusterApi`` straight over the objects. ``refuses`` gives errors by call."""
 
     def __init__(self, store: ObjectStore) -> None:
         self.store = store

@@ -10,6 +10,7 @@ from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from hami_plugin.errors import ClusterError, HamiError, WireError
+from hami_plugin.model.ports import ClusterApi
 from hami_plugin.model.views import ContainerView, NodeView, PodPatch, PodView
 from hami_plugin.process.aio import Backoff
 from hami_plugin.process.log import logger
@@ -27,7 +28,6 @@ from hami_plugin.scheduler.engine.node_info import requested_families
 from hami_plugin.scheduler.engine.pod_info import UNASSIGNED, bind_phase, conflict, pod_info
 from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.scheduler.extender.cache import Clock, NodeCache, PendingDecision, SchedulerCache
-from hami_plugin.scheduler.extender.ports import Cluster
 from hami_plugin.sdk import Family, LockRule
 
 
@@ -107,7 +107,7 @@ async def repeated(call: Callable[[], Awaitable[T]], *, pace: Backoff = PACE) ->
     return await call()
 
 
-async def write(cluster: Cluster, pod: PodView, changes: PodPatch, *, pace: Backoff = PACE) -> PodView:
+async def write(cluster: ClusterApi, pod: PodView, changes: PodPatch, *, pace: Backoff = PACE) -> PodView:
     """Write a decision, or a step of it, to the pod as it was when that was decided. ``ClusterError`` if it fails.
 
     The API server takes it in this version of the pod only. A newer one is read: where the decision is the same, as
@@ -130,7 +130,7 @@ async def write(cluster: Cluster, pod: PodView, changes: PodPatch, *, pace: Back
 
 
 async def present(
-    cluster: Cluster, pod: PodView, changes: PodPatch | None = None, *, sure: bool = True, pace: Backoff = PACE
+    cluster: ClusterApi, pod: PodView, changes: PodPatch | None = None, *, sure: bool = True, pace: Backoff = PACE
 ) -> PodView:
     """The pod's present version. ``OvertakenError`` when somebody else has decided on it since ``pod`` was read.
 
@@ -192,7 +192,9 @@ class HeldLocks:
 class NodeLocks:
     """The locks of all nodes. Pods of this process stand in line for a node, so that none is passed over."""
 
-    def __init__(self, cluster: Cluster, nodes: NodeCache, now: Clock, *, timeout: float, pace: Backoff = PACE) -> None:
+    def __init__(
+        self, cluster: ClusterApi, nodes: NodeCache, now: Clock, *, timeout: float, pace: Backoff = PACE
+    ) -> None:
         self._cluster = cluster
         self._nodes = nodes
         self._now = now
@@ -258,7 +260,7 @@ class NodeLocks:
 class _Attempt:
     """One pod's attempt to take one node. ``why`` it has not come to it yet."""
 
-    def __init__(self, cluster: Cluster, nodes: NodeCache, now: Clock, pace: Backoff, hold: HeldLocks) -> None:
+    def __init__(self, cluster: ClusterApi, nodes: NodeCache, now: Clock, pace: Backoff, hold: HeldLocks) -> None:
         self.why = "other pods are being bound to it"
         self._cluster = cluster
         self._nodes = nodes
@@ -377,7 +379,7 @@ class Binder:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterApi,
         cache: SchedulerCache,
         locks: NodeLocks,
         now: Clock,

@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.pausing import Pausing, at_once
+from hami_plugin.model.ports import ClusterApi
 from hami_plugin.model.views import Feed, NodeView, PodPatch, PodView, QuotaView, revision
 from hami_plugin.process.aio import Watched, in_slices
 from hami_plugin.process.log import logger
@@ -32,7 +33,6 @@ from hami_plugin.scheduler.engine.pod_info import ChangeLog, PodIndex, PodInfo
 from hami_plugin.scheduler.engine.pod_info import pod_info as entry_of
 from hami_plugin.scheduler.engine.quotas import limits, used
 from hami_plugin.scheduler.extender.claiming import ClaimedPods
-from hami_plugin.scheduler.extender.ports import Cluster
 from hami_plugin.sdk import Family
 
 log = logger(__name__)
@@ -600,7 +600,7 @@ class Resync:
     not shown since we wrote to them.
     """
 
-    def __init__(self, cluster: Cluster, nodes: NodeCache, pods: PodCache, *, every: float) -> None:
+    def __init__(self, cluster: ClusterApi, nodes: NodeCache, pods: PodCache, *, every: float) -> None:
         self._cluster = cluster
         self._nodes = nodes
         self._pods = pods

@@ -16,9 +16,9 @@ from typing import NoReturn
 from hami_plugin.dra.conversion import CLAIMED, MANAGED, USED, ClaimedAmounts, ClaimTemplate, read_claimed
 from hami_plugin.dra.slices import API_VERSION
 from hami_plugin.errors import ClusterError, HamiError
+from hami_plugin.model.ports import ClusterApi
 from hami_plugin.model.views import Json, PodView
 from hami_plugin.process.log import logger
-from hami_plugin.scheduler.extender.ports import Cluster
 
 log = logger(__name__)
 
@@ -101,7 +101,7 @@ class ClaimedPods:
 class ClaimTemplates:
     """The templates at the API server. ``run`` removes those that nobody uses."""
 
-    def __init__(self, cluster: Cluster, pods: ClaimedPods, now: Clock, *, sweep_s: float = SWEEP_S) -> None:
+    def __init__(self, cluster: ClusterApi, pods: ClaimedPods, now: Clock, *, sweep_s: float = SWEEP_S) -> None:
         self._cluster = cluster
         self._pods = pods
         self._now = now

@@ -19,6 +19,7 @@ from typing import Any, NoReturn, TypeVar
 
 from hami_plugin.dra.conversion import ClaimVendor, ConvertedPod, convert, exceeding
 from hami_plugin.errors import ClusterError, HamiError, WireError
+from hami_plugin.model.ports import ClusterApi
 from hami_plugin.model.views import PodPatch, PodView, node_view, pod_view
 from hami_plugin.node_status.events import EventRecorder, Written
 from hami_plugin.process.aio import Backoff, cancelled, in_slices
@@ -55,7 +56,6 @@ from hami_plugin.scheduler.extender.payloads import (
     name,
     readable,
 )
-from hami_plugin.scheduler.extender.ports import Cluster
 from hami_plugin.scheduler.extender.resizes import Resizes
 from hami_plugin.sdk import Family
 
@@ -115,7 +115,7 @@ class Extender:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterApi,
         families: Sequence[Family],
         options: Options | None = None,
         *,

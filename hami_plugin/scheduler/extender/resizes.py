@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import NoReturn
 
 from hami_plugin.errors import ClusterError, WireError
+from hami_plugin.model.ports import ClusterApi
 from hami_plugin.model.views import PodPatch, PodView
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.process.log import logger
 from hami_plugin.protocol.resizes import RESIZE, RESIZE_GRANTED, RESIZE_REFUSED, parse_resize
 from hami_plugin.scheduler.engine.resizing import resized
 from hami_plugin.scheduler.extender.cache import SchedulerCache
-from hami_plugin.scheduler.extender.ports import Cluster
 
 log = logger(__name__)
 
@@ -30,7 +30,7 @@ class Resizes:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterApi,
         cache: SchedulerCache,
         events: EventRecorder,
         turn: asyncio.Lock,
