@@ -14,8 +14,7 @@ from hami_plugin.node_status.cost import CostAccount
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.faults import FaultLog
 from hami_plugin.node_status.usage import Loads, Pods, UsageReader
-from hami_plugin.scheduler.extender.hami_metrics import METRICS, ZONE_LABEL
-from hami_plugin.scheduler.extender.metrics import SchedulerMetrics
+from hami_plugin.scheduler.extender.metrics import METRICS, ZONE_LABEL, SchedulerMetrics
 from hami_plugin.telemetry.metrics import (
     Claimed,
     ConfigurationMetrics,

@@ -27,8 +27,7 @@ from hami_plugin.scheduler.engine.admission import Scheduling
 from hami_plugin.scheduler.extender.cache import Preferences
 from hami_plugin.scheduler.extender.certificates import Certificates
 from hami_plugin.scheduler.extender.extender import Extender, Options
-from hami_plugin.scheduler.extender.hami_metrics import HamiSchedulerMetrics
-from hami_plugin.scheduler.extender.metrics import SchedulerMetrics
+from hami_plugin.scheduler.extender.metrics import HamiSchedulerMetrics, SchedulerMetrics
 from hami_plugin.scheduler.extender.server import Server, kinds
 from hami_plugin.scheduler.extender.status import cluster_status
 from hami_plugin.scheduler.extender.succession import Decisions, SchedulerReloader

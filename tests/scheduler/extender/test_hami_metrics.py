@@ -13,7 +13,7 @@ from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.register import DeviceInfo, encode_json
 from hami_plugin.scheduler.extender.cache import Preferences, SchedulerCache
 from hami_plugin.scheduler.extender.extender import local_time
-from hami_plugin.scheduler.extender.hami_metrics import METRICS, HamiSchedulerMetrics
+from hami_plugin.scheduler.extender.metrics import METRICS, HamiSchedulerMetrics
 from hami_plugin.sdk import Family
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.scheduler.extender.test_reload import placed, reached, written
