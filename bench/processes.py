@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.shipped import FLAGS
+from bench.shipped import ENVIRONMENT, FLAGS
 from hami_plugin.errors import HamiError
 
 # The daemon must not read the environment of the bench.
@@ -31,11 +31,11 @@ async def spawn(
 ) -> asyncio.subprocess.Process:
     """Start ``python …``. Its standard output comes back through a pipe, or goes to ``log`` with its errors.
 
-    With ``packages`` it can import what is in that folder, and nothing else.
+    With ``packages`` it can import what is in that folder, and nothing else, in the image's environment.
     """
     environment = {key: value for key, value in os.environ.items() if key not in _OWN_VARIABLES}
     if packages is not None:
-        environment["PYTHONPATH"] = str(packages)
+        environment |= {**ENVIRONMENT, "PYTHONPATH": str(packages)}
         arguments = (*FLAGS, *arguments)
     command = (sys.executable, *(str(argument) for argument in arguments))
     if log is None:

@@ -17,6 +17,9 @@ LOCK = ROOT / "requirements.lock"
 OWN = ("cdi", "hami_plugin", "vendors")
 FLAGS = ("-S", "-P")
 """No site-packages, and nothing of the working directory."""
+_VARIABLE = re.compile(r"\b((?:MALLOC|PYTHON)_?[A-Z_]+)=(\S+)")
+ENVIRONMENT = dict(_VARIABLE.findall((ROOT / "Dockerfile").read_text(encoding="utf-8")))
+"""What the image sets for Python and for glibc's memory."""
 UNUSED = ("kubernetes",)
 """Loaded for a kubeconfig's credential plug-in only, and large."""
 

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from hatchling.builders.wheel import WheelBuilder
 
+from bench.shipped import ENVIRONMENT
 from hami_plugin import __version__
 from hami_plugin.cli import main
 from tools.image import application, build, python
@@ -53,6 +54,13 @@ def test_its_variables_find_what_is_laid_out():
 
     assert f"PATH=/{application.HOME}/bin:" in env
     assert f"XDG_CACHE_HOME=/{application.CACHE}" in env
+
+
+def test_the_bench_measures_the_daemon_with_the_images_variables():
+    (env,) = (rest for name, rest in instructions() if name == "ENV")
+
+    assert {"MALLOC_ARENA_MAX", "PYTHONNODEBUGRANGES"} <= ENVIRONMENT.keys()
+    assert ENVIRONMENT.items() <= {tuple(word.split("=", 1)) for word in env.split()}
 
 
 def test_no_secret_can_come_in():
