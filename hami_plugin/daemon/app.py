@@ -35,8 +35,6 @@ from hami_plugin.daemon.reload import Succession, Turn
 from hami_plugin.daemon.startup import ServedVendor, report_handover, report_unlimited, tidy_specs
 from hami_plugin.daemon.state import StateDirectory
 from hami_plugin.daemon.takeover import SERVE_S, NodeClaim, Peer
-from hami_plugin.dra.publisher import NodeSlices
-from hami_plugin.dra.slices import slice_view
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.kubelet.endpoint import Endpoint, PluginDirectory, drops_newcomers
@@ -148,7 +146,14 @@ class Daemon:
         self._boot = _boot_id(process.host.proc)
         self._state = StateDirectory(settings.state_dir, self._boot, claim.lock.renew)
         self._ledger, self._claims = self._state.ledger, self._state.claims
-        self._node, self._slices = LiveNode(), NodeSlices()
+        self._node = LiveNode()
+        self._dra = DraNode(
+            claims=self._claims,
+            cluster=cluster,
+            live=self._node,
+            generation=lambda: claim.lock.generation,
+            boot=self._boot,
+        )
         self._pods = PodTable(self._pod_gone, first=self._first_pods)
         self._directory = PluginDirectory(started=self._pods.by_creation)
         self._checkpoint = CheckpointFile(settings.kubelet_dir)
@@ -257,14 +262,7 @@ class Daemon:
             faults=self.fault_log,
             metered=self._metered if settings.cost_metrics else None,
             loaded=self.loads.note if settings.usage_seconds else None,
-            dra=DraNode(
-                claims=self._claims,
-                slices=self._slices,
-                cluster=self._cluster,
-                live=self._node,
-                generation=lambda: self._claim.lock.generation,
-                boot=self._boot,
-            ),
+            dra=self._dra,
         )
 
     async def run(self, stop: asyncio.Event) -> Peer | End:
@@ -669,7 +667,7 @@ class Daemon:
     def _following_slices(self) -> dict[str, Coroutine[None, None, None]]:
         """The watch of ResourceSlices, which clusters before Kubernetes 1.34 do not have, if we publish any."""
         offering = any(driver.offering for driver in self._serving.drivers)
-        return {"slices": self._cluster.follow_slices(self._slices.feed, slice_view)} if offering else {}
+        return {"slices": self._dra.follow_slices()} if offering else {}
 
     def _first_pods(self) -> None:
         """The first list of pods has arrived: what they hold counts before any pod is matched."""

@@ -1,50 +1,57 @@
-"""One vendor's DRA driver: its objects and tasks, beside those of the device plugin, over the same devices.
+"""One vendor's DRA driver, beside the device plugin, over the same devices.
 
 A vendor's cards are offered in one of both ways. What containers still have in the other way is left to them: cards by
 the device plugin are not published, and with claims left the device plugin waits, while the driver lets them end.
+
+What serves claims is imported where there are any: no other node has the memory for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 from hami_plugin.allocation.capacity import NodeState
 from hami_plugin.config.settings import Settings
-from hami_plugin.dra.prepared import ClaimFiles, PreparedClaims
-from hami_plugin.dra.preparing import ClaimCluster, ClaimPreparer
-from hami_plugin.dra.publisher import NodeSlices, SliceCluster, SlicePublisher
-from hami_plugin.dra.slices import Taints, device_name, driver_name
-from hami_plugin.kubelet.dra import DeviceHealth, DraEndpoint
-from hami_plugin.model.device import Device
+from hami_plugin.dra.prepared import PreparedClaims
+from hami_plugin.dra.slices import driver_name, slice_view
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.registration import LiveNode
-from hami_plugin.partitions.manager import Partitions
-from hami_plugin.process.aio import Watched
 from hami_plugin.process.log import logger
 from hami_plugin.vendor_boundary.guard import Guard
+
+if TYPE_CHECKING:
+    from hami_plugin.cluster.client import ApiServer
+    from hami_plugin.daemon.claims import ClaimServer
+    from hami_plugin.dra.publisher import NodeSlices
+    from hami_plugin.partitions.manager import Partitions
 
 log = logger(__name__)
 
 
-class DraCluster(SliceCluster, ClaimCluster, Protocol):
-    """The API server, as far as drivers need it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class DraNode:
     """What all drivers of a node share. ``generation`` numbers the lives of the daemon, ``boot`` is the host's."""
 
     claims: PreparedClaims
-    slices: NodeSlices
-    cluster: DraCluster
+    cluster: ApiServer
     live: LiveNode
     generation: Callable[[], int]
     boot: str = ""
+
+    @cached_property
+    def slices(self) -> NodeSlices:
+        """All ResourceSlices of the node, of whatever driver."""
+        from hami_plugin.dra.publisher import NodeSlices  # noqa: PLC0415  # see above
+
+        return NodeSlices()
+
+    async def follow_slices(self) -> None:
+        """Watch them. Clusters before Kubernetes 1.34 have none."""
+        await self.cluster.follow_slices(self.slices.feed, slice_view)
 
 
 class DraDriver:
@@ -62,7 +69,7 @@ class DraDriver:
         guard: Guard,
         *,
         offering: bool,
-        taints: str = Taints.OFF,
+        taints: str = "off",
         sets: bool = False,
     ) -> None:
         self.driver = driver_name(vendor)
@@ -71,128 +78,76 @@ class DraDriver:
         self.cut: dict[str, Partitions] = {}
         self.idle = asyncio.Event()
         self._claims = shared.claims
-        self._ledger = node.ledger
-        self._health: Watched[tuple[DeviceHealth, ...]] = Watched(())
-        self._preparer = ClaimPreparer(
+        self._new_server = partial(self._made, settings, node, shared, guard, taints=taints, sets=sets)
+        self._server: ClaimServer | None = self._new_server() if offering else None
+
+    def _made(
+        self, settings: Settings, node: NodeState, shared: DraNode, guard: Guard, *, taints: str, sets: bool
+    ) -> ClaimServer:
+        from hami_plugin.daemon.claims import ClaimServer  # noqa: PLC0415  # see above
+
+        return ClaimServer(
             self.driver,
-            self.sources,
+            settings,
             node,
-            shared.claims,
-            ClaimFiles(self.driver, settings.cdi_dirs[-1], node.host),
-            guard=guard,
-            cluster=shared.cluster,
-            taken=self._taken,
-            accepting=offering,
-            boot=shared.boot,
+            shared,
+            guard,
+            sources=self.sources,
             cut=self.cut,
-        )
-        self._publisher = SlicePublisher(
-            self.driver,
-            self.sources,
-            shared.cluster,
-            shared.slices,
-            node=shared.live,
-            node_name=settings.node_name,
-            events=node.events,
-            withheld=self._withheld,
-            held=self._held,
-            taints=Taints(taints),
+            offering=self.offering,
+            taints=taints,
             sets=sets,
-            cut=self.cut,
-            observer=node.observer,
         )
-        self.endpoint = DraEndpoint(
-            self.driver,
-            settings.node_name,
-            self._preparer,
-            self._health,
-            settings.kubelet_dir.parent,
-            generation=shared.generation,
-        )
-
-    def _taken(self) -> Mapping[str, str]:
-        return {
-            grant.uuid: f"pod {held.namespace}/{held.pod}, by the device plugin,"
-            for held in self._ledger.held.values()
-            for grant in held.grants
-        }
-
-    def _withheld(self) -> AbstractSet[str]:
-        return self._taken().keys()
-
-    def _held(self) -> AbstractSet[str]:
-        return {share.device for one in self._claims.of(self.driver) for share in one.shares}
-
-    def look(self) -> None:
-        """A pod has ended: what it had may be published."""
-        self._publisher.look()
 
     async def run(self) -> None:
         """Serve; or, not offering, until the last claim has ended."""
-        left = self._claims.of(self.driver)
-        if not self.offering and not left:
-            self.idle.set()
+        if self._server and self.offering:
+            await self._server.offer()
             return
-        await self._preparer.restore()
-        if self.offering:
-            await self._together(self._preparer.run, self._endpoint_run, self._publisher.run, self._show_health)
-        else:
+        if left := self._claims.of(self.driver):
             log.warning("claims are left", driver=self.driver, claims=[one.claim for one in left][:5])
-            await self._together(self._preparer.run, self._endpoint_run, self._until_idle)
-
-    async def _together(self, *work: Callable[[], Any]) -> None:
-        """All of it, until the first one ends."""
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(), name=f"{self.driver} {one.__name__}") for one in work]
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in tasks:
-                task.cancel()
-
-    async def _endpoint_run(self) -> None:
-        await self.endpoint.run()
-
-    async def _until_idle(self) -> None:
-        while self._claims.of(self.driver):
-            await self._claims.changes.changed(self._claims.changes.version)
+            self._server = self._server or self._new_server()
+            await self._server.let_end()
         self.idle.set()
 
-    async def _show_health(self) -> None:
-        """The health of all devices, as it changes."""
-        async with asyncio.TaskGroup() as group:
-            every: list[Watched[Any]] = [self._claims.changes, *(source.snapshot for source in self.sources)]
-            for watched in every:
-                group.create_task(self._follow(watched), name=f"{self.driver} health")
+    def look(self) -> None:
+        """A pod has ended: what it had may be published."""
+        if self._server:
+            self._server.look()
 
-    async def _follow(self, watched: Watched[Any]) -> None:
-        while True:
-            seen = watched.version
-            found = tuple(self._healths())
-            if found != self._health.value:
-                self._health.set(found)
-            if watched.closed:
-                await asyncio.Event().wait()  # the daemon ends
-            await watched.changed(seen)
+    def leave(self) -> None:
+        """A successor serves from now on."""
+        if self._server:
+            self._server.endpoint.leave()
 
-    def _healths(self) -> Iterator[DeviceHealth]:
-        """Of every card, and of whatever else claims have: a set is as well as its worst card."""
-        cards = {device.uuid: device for one in self.sources for device in one.snapshot.value.devices}
-        for device in cards.values():
-            yield _health_of(device_name(device.uuid), [device])
-        names = {device_name(uuid) for uuid in cards}
-        given: defaultdict[str, list[Device]] = defaultdict(list)
-        for one in self._claims.of(self.driver):
-            for share in one.shares:
-                if share.device not in names and share.grant.uuid in cards:
-                    given[share.device].append(cards[share.grant.uuid])
-        for name, devices in given.items():
-            yield _health_of(name, devices)
+    def stay(self) -> None:
+        """Answer the kubelet again."""
+        if self._server:
+            self._server.endpoint.stay()
+
+    async def close(self) -> None:
+        """End what the kubelet listens to."""
+        if self._server:
+            await self._server.endpoint.close()
+
+    @property
+    def running(self) -> int:
+        """Calls of the kubelet that are being answered."""
+        return self._server.endpoint.running if self._server else 0
+
+    @property
+    def registered(self) -> bool:
+        """Whether the kubelet has the driver, if it is to have it."""
+        return not self.offering or self._listed
+
+    @property
+    def _listed(self) -> bool:
+        return self._server is not None and self._server.endpoint.registered
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Each component with its problem, which is empty when the component is ready."""
-        if self.offering:
-            yield f"driver {self.driver}", self.endpoint.problem
-            yield f"slices {self.driver}", self._publisher.problem
-            yield f"claims {self.driver}", self._preparer.problem
+        if self._server and self.offering:
+            yield from self._server.problems()
         elif left := self._claims.of(self.driver):
             yield (
                 f"claims {self.driver}",
@@ -201,33 +156,23 @@ class DraDriver:
 
     def shown(self) -> Mapping[str, Any]:
         """What it publishes, what is prepared and what was refused, for ``hami-plugin dra``."""
-        slices, generation, devices = self._publisher.published
-        problems = [problem for _component, problem in self.problems() if problem]
+        server = self._server
+        slices, generation, devices = server.published if server else (0, 0, 0)
         return {
             "driver": self.driver,
             "offering": self.offering,
-            "registered": self.offering and self.endpoint.registered,
+            "registered": self.offering and self._listed,
             "slices": slices,
             "generation": generation,
             "devices": devices,
-            "problems": problems,
-            "limitation": self._publisher.limitation if self.offering else "",
-            **self._preparer.shown(),
+            "problems": [problem for _component, problem in self.problems() if problem],
+            "limitation": server.limitation if server and self.offering else "",
+            **(server.shown() if server else {"claims": [], "refused": []}),
         }
 
     async def forget(self, uid: str) -> str:
         """Release what is prepared for a claim that the kubelet has forgotten. Answers why not."""
-        return await self._preparer.forget(uid)
-
-    @property
-    def registered(self) -> bool:
-        """Whether the kubelet has the driver, if it is to have it."""
-        return not self.offering or self.endpoint.registered
-
-
-def _health_of(name: str, devices: Sequence[Device]) -> DeviceHealth:
-    worst = min(devices, key=lambda one: (one.health.offered, not one.reason))
-    return DeviceHealth(device=name, healthy=worst.health.offered, message=f"{worst.reason} {worst.message}".strip())
+        return await self._server.forget(uid) if self._server else "the daemon is starting; ask again"
 
 
 def claims_document(drivers: Sequence[DraDriver], node: str) -> Mapping[str, Any]:

@@ -275,7 +275,7 @@ class VendorTasks:
         for resource in self.resources:
             await resource.endpoint.close()
         if self.dra:
-            await self.dra.endpoint.close()
+            await self.dra.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,7 +368,7 @@ class Serving:
         for resource in self.resources:
             resource.endpoint.leave()
         for driver in self.drivers:
-            driver.endpoint.leave()
+            driver.leave()
 
     async def be_forgotten(self) -> None:
         """Make a kubelet that drops newcomers forget who serves the resources that it has of us."""
@@ -398,13 +398,13 @@ class Serving:
         for resource in self.resources:
             resource.endpoint.stay()
         for driver in self.drivers:
-            driver.endpoint.stay()
+            driver.stay()
 
     @property
     def running(self) -> int:
         """Calls of the kubelet that are being answered."""
         plugins = sum(resource.endpoint.running for resource in self.resources)
-        return plugins + sum(driver.endpoint.running for driver in self.drivers)
+        return plugins + sum(driver.running for driver in self.drivers)
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Each component with its problem, which is empty when the component is ready."""

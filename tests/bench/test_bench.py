@@ -146,6 +146,10 @@ async def test_the_running_daemon_loads_these_libraries_and_nothing_of_commands_
         f"hami_plugin.simulation{name}" for name in ("", ".hardware", ".machines")
     }
     assert {"multiprocessing", "hami_plugin.vendor_boundary.isolated_driver"}.isdisjoint(modules)
+    assert [name for name in own if name.startswith("hami_plugin.kubelet.") and "dra" in name] == []
+    assert {name for name in own if name.startswith("hami_plugin.dra.")} == {
+        f"hami_plugin.dra.{name}" for name in ("claims", "prepared", "slices")
+    }
 
 
 def test_the_baseline_of_a_start_imports_the_daemons_libraries_and_nothing_of_this_project(tmp_path):
