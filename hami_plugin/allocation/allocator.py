@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from hami_plugin.allocation.capacity import (
     Capacity,
@@ -39,12 +40,14 @@ from hami_plugin.model.delivery import Answer
 from hami_plugin.model.device import Snapshot, physical_id
 from hami_plugin.model.placement import Assignment
 from hami_plugin.model.ports import Offer
-from hami_plugin.partitions.manager import Partitions
 from hami_plugin.process.aio import Watched
 from hami_plugin.process.log import logger
 from hami_plugin.protocol.decisions import Question
 from hami_plugin.sdk import Family, Units
 from hami_plugin.vendor_boundary.guard import Guard
+
+if TYPE_CHECKING:  # loaded where cards are cut
+    from hami_plugin.partitions.manager import Partitions
 
 
 class PendingPods:

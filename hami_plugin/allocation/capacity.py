@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hami_plugin.allocation.identity import Found, HeldShare, Identity
 from hami_plugin.allocation.ledger import Ledger
@@ -24,7 +24,6 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.ports import Checkpoint, Observer, Offer
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.partitions.manager import Partitions
 from hami_plugin.process.aio import Watched
 from hami_plugin.process.log import logger
 from hami_plugin.protocol.decisions import DecidedShare, Question, asking, claims
@@ -34,6 +33,9 @@ from hami_plugin.scheduler.engine.devices import added, collapsed
 from hami_plugin.scheduler.engine.requests import is_part
 from hami_plugin.sdk import NOWHERE, Family, Placement, Reservation, Units, unoccupied
 from hami_plugin.sdk.family import anywhere
+
+if TYPE_CHECKING:  # loaded where cards are cut
+    from hami_plugin.partitions.manager import Partitions
 
 MAX_NAMED = 5
 

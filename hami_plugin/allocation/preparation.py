@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cdi.edits import ContainerEdits
 from hami_plugin.allocation.capacity import DeviceFacts, NodeState
@@ -21,12 +22,14 @@ from hami_plugin.model.device import Snapshot
 from hami_plugin.model.placement import Assignment, Share
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.partitions.manager import Partitions
 from hami_plugin.process.aio import Watched
 from hami_plugin.process.log import logger
 from hami_plugin.process.threads import StuckError, WorkThread
 from hami_plugin.sdk import Family, Leftovers, Partition
 from hami_plugin.vendor_boundary.guard import Guard, VendorErrors
+
+if TYPE_CHECKING:  # loaded where cards are cut
+    from hami_plugin.partitions.manager import Partitions
 
 
 def answered(

@@ -52,7 +52,7 @@ from hami_plugin.node_status.registration import LiveNode, Registration
 from hami_plugin.node_status.remediation import Remediation
 from hami_plugin.node_status.status import events_of, links_of, status_document
 from hami_plugin.node_status.usage import Loads, Pods, UsageReader, by_device, usage_document
-from hami_plugin.partitions.manager import partitions_document
+from hami_plugin.partitions.life import partitions_document
 from hami_plugin.process.aio import holds
 from hami_plugin.process.log import logger
 from hami_plugin.telemetry.metrics import (

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from hami_plugin.allocation.allocator import Allocator, ResourcePlugin, question_of
 from hami_plugin.allocation.capacity import NodeState
@@ -33,9 +33,6 @@ from hami_plugin.model.ports import DevicePlugin
 from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.node_status.annotations import FamilySource, Rendered
 from hami_plugin.node_status.faults import FaultLog
-from hami_plugin.partitions.journal import ModeJournal, PartitionJournal
-from hami_plugin.partitions.manager import Partitions, Peers
-from hami_plugin.partitions.modes import CardUsers, ModeReconciler
 from hami_plugin.process.aio import Watched
 from hami_plugin.process.threads import BoundedCalls, once
 from hami_plugin.protocol.decisions import Question, claims
@@ -49,6 +46,10 @@ from hami_plugin.vendor_boundary.guard import (
     VendorSupervisor,
     guarded,
 )
+
+if TYPE_CHECKING:  # loaded where cards are cut
+    from hami_plugin.partitions.manager import Partitions
+    from hami_plugin.partitions.modes import ModeReconciler
 
 CALL_TIMEOUT_S = 2.0
 """How long a vendor's function may look at the host. Until it returns, the next calls are refused."""
@@ -282,6 +283,9 @@ class VendorBuilder:
         side, node = family.node.partitions, self.node
         if side is None or node.listed is None:
             return None
+        from hami_plugin.partitions.journal import PartitionJournal  # noqa: PLC0415  # loaded where cards are cut
+        from hami_plugin.partitions.manager import Partitions, Peers  # noqa: PLC0415
+
         driver = CheckedPartitionDriver(vendor.changer(side.open, _isolated_partitions, node.host), vendor.errors)
         return Partitions(
             family.resources.count,
@@ -307,6 +311,9 @@ class VendorBuilder:
         side, node = family.node.modes, self.node
         if side is None:
             return None
+        from hami_plugin.partitions.journal import ModeJournal  # noqa: PLC0415  # as above
+        from hami_plugin.partitions.modes import CardUsers, ModeReconciler  # noqa: PLC0415
+
         driver = CheckedModeDriver(vendor.changer(side.open, _isolated_modes, node.host), vendor.errors)
         return ModeReconciler(
             family.resources.count,

@@ -24,7 +24,7 @@ from hami_plugin.daemon.reload import Reloader, Succession
 from hami_plugin.daemon.takeover import NodeClaim, Peer
 from hami_plugin.errors import HamiError
 from hami_plugin.node_status.status import empty_status
-from hami_plugin.partitions.manager import partitions_document
+from hami_plugin.partitions.life import partitions_document
 from hami_plugin.process.aio import cancelled
 from hami_plugin.process.log import logger
 from hami_plugin.telemetry.connections import raise_descriptor_limit

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from hami_plugin.allocation.allocator import ResourcePlugin
 from hami_plugin.allocation.lending import LendingPlugin
@@ -25,8 +25,6 @@ from hami_plugin.kubelet.endpoint import Endpoint
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.ports import DevicePlugin
 from hami_plugin.node_status.annotations import FamilySource
-from hami_plugin.partitions.manager import Partitions
-from hami_plugin.partitions.modes import ModeReconciler
 from hami_plugin.process.aio import Watched
 from hami_plugin.process.log import logger
 from hami_plugin.process.threads import BoundedCalls
@@ -34,6 +32,10 @@ from hami_plugin.protocol.decisions import Question
 from hami_plugin.vendor_boundary.guard import (
     VendorSupervisor,
 )
+
+if TYPE_CHECKING:  # loaded where cards are cut
+    from hami_plugin.partitions.manager import Partitions
+    from hami_plugin.partitions.modes import ModeReconciler
 
 log = logger(__name__)
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -25,7 +25,6 @@ from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.partitions.cutting import Cutter, Ensured, owners_of
 from hami_plugin.partitions.journal import PartitionJournal
 from hami_plugin.partitions.life import ABSENT, ENDING, Entry, Owner, State, blocked, openness, placeable
-from hami_plugin.partitions.modes import ModeReconciler
 from hami_plugin.partitions.reconciliation import Change, Known, PodReservation, unfulfilled
 from hami_plugin.process.aio import Backoff, Watched
 from hami_plugin.process.log import logger
@@ -595,21 +594,3 @@ class Partitions:
         self.cuttable.set(
             {card: Cuttable(profiles=self.profiles.get(card, ()), blocked=there.get(card, ())) for card in cards}
         )
-
-
-def partitions_document(
-    all_of: Sequence[Partitions], node: str, modes: Sequence[ModeReconciler] = ()
-) -> dict[str, object]:
-    """What ``hami-plugin partitions`` reads: ages in seconds, placements in slices of the card."""
-    kept: Sequence[Partitions | ModeReconciler] = [*all_of, *modes]
-    return {
-        "node": node,
-        "partitions": [{"resource": one.resource, **asdict(each)} for one in all_of for each in one.shown()],
-        "placeable": [
-            {"resource": one.resource, "card": card, "profile": profile.name, "left": left}
-            for one in all_of
-            for card, profile, left in one.placeable()
-        ],
-        "modes": [{"resource": one.resource, **asdict(each)} for one in modes for each in one.shown()],
-        "problems": {one.resource: one.problem for one in kept if one.problem},
-    }

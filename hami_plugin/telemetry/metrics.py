@@ -10,7 +10,7 @@ from collections import Counter as Tally
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -26,8 +26,10 @@ from hami_plugin.node_status.occupancy import DeviceOccupancy, Portion
 from hami_plugin.node_status.processes import FindPod, device_users
 from hami_plugin.node_status.usage import Loads, UsageReader, UsageReading
 from hami_plugin.partitions.life import ABSENT, State
-from hami_plugin.partitions.manager import Partitions
 from hami_plugin.telemetry.connections import WHYS
+
+if TYPE_CHECKING:  # loaded where cards are cut
+    from hami_plugin.partitions.manager import Partitions
 
 
 def gauge(

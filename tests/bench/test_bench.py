@@ -147,6 +147,9 @@ async def test_the_running_daemon_loads_these_libraries_and_nothing_of_commands_
     }
     assert {"multiprocessing", "hami_plugin.vendor_boundary.isolated_driver"}.isdisjoint(modules)
     assert [name for name in own if name.startswith("hami_plugin.kubelet.") and "dra" in name] == []
+    assert {name for name in own if name.startswith("hami_plugin.partitions.")} == {
+        f"hami_plugin.partitions.{name}" for name in ("life", "reconciliation")
+    }
     assert {name for name in own if name.startswith("hami_plugin.dra.")} == {
         f"hami_plugin.dra.{name}" for name in ("claims", "prepared", "slices")
     }
