@@ -20,6 +20,7 @@ STEPS = {
     "grpcio, protobuf": ("grpc.aio", "hami_plugin.kubelet.api.deviceplugin_pb2_grpc"),
     "click, PyYAML": ("click", "yaml"),
     "aiohttp": ("aiohttp.web",),
+    "msgspec": ("msgspec",),
     "pydantic": ("pydantic", "pydantic.functional_validators"),
     "structlog": ("hami_plugin.process.log",),
     "prometheus_client": ("prometheus_client",),

@@ -20,6 +20,8 @@ from hami_plugin.cluster.requests import ApiCall, ApiCalls
 from hami_plugin.errors import ClusterError, ConfigError
 from hami_plugin.model.ports import Annotations, NullObserver, Observer, PodFeed, Subject
 from hami_plugin.model.views import (
+    BriefNode,
+    BriefPod,
     Feed,
     Json,
     NodeView,
@@ -339,12 +341,14 @@ class WholeCluster:
 
     async def follow_pods(self, feed: Feed[PodView]) -> NoReturn:
         # A list from before our own last decisions would give their shares away again after a restart.
-        topic = ListWatch(kind="pods", path=PODS, selector=LIVING, view=brief_pod_view, feed=feed, present=True)
+        topic = ListWatch(
+            kind="pods", path=PODS, selector=LIVING, view=brief_pod_view, shape=BriefPod, feed=feed, present=True
+        )
         await Informer(self._calls, topic, self._timing).run()
 
     async def follow_nodes(self, feed: Feed[NodeView]) -> NoReturn:
         # The server's cache answers with all nodes at once, whatever the page: 60 MiB for 5,000 of them.
-        topic = ListWatch(kind="nodes", path=NODES, view=node_view, feed=feed, present=True)
+        topic = ListWatch(kind="nodes", path=NODES, view=node_view, shape=BriefNode, feed=feed, present=True)
         await Informer(self._calls, topic, self._timing).run()
 
     async def follow_quotas(self, feed: Feed[QuotaView]) -> NoReturn:

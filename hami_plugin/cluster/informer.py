@@ -10,9 +10,11 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping, Se
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypedDict, TypeVar
 
-from hami_plugin.cluster.requests import ApiCall, ApiCalls, ListPace, TooLongError, message_text, named, read
+import msgspec
+
+from hami_plugin.cluster.requests import ApiCall, ApiCalls, ListPace, Shape, TooLongError, message_text, named, read
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.pausing import Pausing
 from hami_plugin.model.views import Feed, Json, anonymous, misshapen
@@ -63,6 +65,7 @@ class ListWatch(Generic[T]):
 
     ``present``: the first list must be the present state, not the server's cache, which may be somewhat old.
     ``single``: at most one object, which a watch from the beginning delivers at once, so that it needs no list.
+    ``shape`` is a type with the members that ``view`` reads: the others are passed over.
     """
 
     kind: str
@@ -72,6 +75,24 @@ class ListWatch(Generic[T]):
     selector: str = ""
     present: bool = False
     single: bool = False
+    shape: type[Any] | None = None
+
+
+_ListMeta = TypedDict("_ListMeta", {"resourceVersion": str, "continue": str}, total=False)
+
+
+class _Page(TypedDict, Generic[T], total=False):
+    """A page of a list."""
+
+    metadata: _ListMeta
+    items: list[T]
+
+
+class _Event(TypedDict, Generic[T]):
+    """A line of a watch."""
+
+    type: str
+    object: T
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +128,7 @@ class Informer(Generic[T]):
         self._calls = calls
         self._topic = topic
         self._timing = timing
+        self._page_shape, self._event_shape = _shapes(topic.shape)
         self._pace = ListPace(every=timing.list_every, burst=2)
         self._listed = topic.single
         # "0" accepts the server's cache, "" demands the present state, anything else is a lower bound.
@@ -194,8 +216,8 @@ class Informer(Generic[T]):
             query["resourceVersionMatch"] = "NotOlderThan"
         found: list[T] = []
         for page in range(MAX_PAGES):
-            items, version, token = await self._repeated_page(query)
-            found += await in_slices(self._views(items))
+            items, version, token, shaped = await self._repeated_page(query)
+            found += await in_slices(self._views(items, shaped=shaped))
             del items  # a page may be many times as large as what is kept of it, and the next is on its way
             if not token:
                 break
@@ -206,7 +228,7 @@ class Informer(Generic[T]):
         log.info("listed", kind=self._topic.kind, count=len(found), version=self._version)
         await self._replace(found)
 
-    async def _repeated_page(self, query: Mapping[str, str]) -> tuple[Sequence[Any], str, str]:
+    async def _repeated_page(self, query: Mapping[str, str]) -> tuple[Sequence[Any], str, str, bool]:
         """``_page``. What fails behind the first one is asked for again: a list of many pages would never end where
         each failure began it anew.
         """
@@ -221,8 +243,8 @@ class Informer(Generic[T]):
                 await asyncio.sleep(max(delay, error.retry_after or 0.0))
         raise AssertionError("the last try returns or raises")
 
-    async def _page(self, query: Mapping[str, str]) -> tuple[Sequence[Any], str, str]:
-        """The objects of one page, the list's version, and the token of the next page.
+    async def _page(self, query: Mapping[str, str]) -> tuple[Sequence[Any], str, str, bool]:
+        """The objects of one page, the list's version, the token of the next page, and whether they are shaped.
 
         Pages become smaller where objects are too large for a page of the usual length.
         """
@@ -230,7 +252,7 @@ class Informer(Generic[T]):
         while True:
             try:
                 call = self._call("list", {**query, "limit": str(limit)})
-                page = (await self._calls.page(call, slack=self._slack)).value
+                reading = await self._calls.page(call, self._page_shape, slack=self._slack)
                 self._slack = 1
                 break
             except TooLongError:
@@ -241,13 +263,14 @@ class Informer(Generic[T]):
                 if not error.status:
                     self._slack = min(2 * self._slack, MAX_SLACK)
                 raise
+        page = reading.value
         meta, items = page.get("metadata"), page.get("items")
         if not isinstance(meta, dict) or not isinstance(items, list | None):
             raise ClusterError(
                 f"list {self._topic.kind}: the response is not a list of objects",
                 hint="it is retried; a proxy in front of the API server may replace responses",
             )
-        return items or (), _text(meta.get("resourceVersion")), _text(meta.get("continue"))
+        return items or (), _text(meta.get("resourceVersion")), _text(meta.get("continue")), reading.shaped
 
     async def _replace(self, found: Sequence[T]) -> None:
         """Deliver a list. If the feed fails, deliver only the objects that it accepts one by one."""
@@ -274,21 +297,21 @@ class Informer(Generic[T]):
             return False
         return True
 
-    def _views(self, items: Sequence[Any]) -> Pausing[list[T]]:
+    def _views(self, items: Sequence[Any], *, shaped: bool) -> Pausing[list[T]]:
         """The views of objects that have a name."""
         found: list[T] = []
         for item in items:
-            if (view := self._view(item)) is not None:
+            if (view := self._view(item, shaped=shaped)) is not None:
                 found.append(view)
             yield
         return found
 
-    def _view(self, item: Any) -> T | None:
+    def _view(self, item: Any, *, shaped: bool) -> T | None:
         """The view of an object; None for one without a name."""
-        why = anonymous(item)
-        if why or (why := misshapen(item)):
+        nameless = anonymous(item)
+        if why := nameless or ("" if shaped else misshapen(item)):
             self._calls.unreadable_objects.note(self._topic.kind, named(item), why)
-        return None if anonymous(item) else self._topic.view(item)
+        return None if nameless else self._topic.view(item)
 
     async def _watch(self) -> bool:
         """Follow until the server ends the watch: whether it lived as long as we asked for."""
@@ -321,13 +344,13 @@ class Informer(Generic[T]):
         return lived >= life
 
     async def _handle(self, line: bytes) -> None:
-        kind, item = await self._event(line)
+        kind, item, shaped = await self._event(line)
         feed = self._topic.feed
         match kind:
             case "ADDED" | "MODIFIED":
-                self._deliver(feed.update, item)
+                self._deliver(feed.update, item, shaped=shaped)
             case "DELETED":
-                self._deliver(feed.delete, item)
+                self._deliver(feed.delete, item, shaped=shaped)
             case "BOOKMARK":
                 pass
             case "ERROR":
@@ -343,20 +366,21 @@ class Informer(Generic[T]):
         meta = item.get("metadata") if isinstance(item, dict) else None
         self._version = (_text(meta.get("resourceVersion")) if isinstance(meta, dict) else "") or self._version
 
-    def _deliver(self, take: Callable[[T], None], item: Any) -> None:
-        if (view := self._view(item)) is not None:
+    def _deliver(self, take: Callable[[T], None], item: Any, *, shaped: bool) -> None:
+        if (view := self._view(item, shaped=shaped)) is not None:
             self._take(take, view)
 
-    async def _event(self, line: bytes) -> tuple[str, Any]:
+    async def _event(self, line: bytes) -> tuple[str, Any, bool]:
+        """The kind of a line, its object, and whether that is shaped. A bookmark and an error never are."""
         try:
-            reading = await read(line)
+            reading = await read(line, self._event_shape)
             kind, item = reading.value["type"], reading.value["object"]
         except (ValueError, TypeError, KeyError) as error:
             raise ClusterError(
                 f"watch: a line is not an event ({len(line)} bytes, starting with {line[:40]!r})", hint="it is retried"
             ) from error
         self._calls.report_truncated(self._topic.kind, reading)
-        return str(kind)[:40], item
+        return str(kind)[:40], item, reading.shaped
 
     def _query(self, start: Mapping[str, str]) -> dict[str, str]:
         return {**self._selected, "limit": str(self._timing.page), **start}
@@ -367,6 +391,14 @@ class Informer(Generic[T]):
 
     def _call(self, verb: str, query: Mapping[str, str]) -> ApiCall:
         return ApiCall(verb=verb, kind=self._topic.kind, path=self._topic.path, name=self._topic.selector, query=query)
+
+
+def _shapes(of: type[Any] | None) -> tuple[Shape | None, Shape | None]:
+    """How a page of a list of such objects is parsed, and a line of a watch."""
+    if of is None:
+        return None, None
+    # mypy takes no type that is a value
+    return tuple(msgspec.json.Decoder(generic[of]).decode for generic in (_Page, _Event))  # type: ignore[return-value]
 
 
 def _text(value: object) -> str:

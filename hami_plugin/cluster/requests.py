@@ -12,13 +12,15 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
+
+import msgspec
 
 from hami_plugin.cluster.credentials import Access, Credentials, stamp, without_system_authorities
 from hami_plugin.errors import ClusterError
@@ -45,9 +47,13 @@ _TERMINATED = "because it is being terminated"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedJson:
-    """Parsed JSON. ``truncated`` names objects that were read only in part, and ``why`` is the first reason."""
+    """Parsed JSON. ``truncated`` names objects that were read only in part, and ``why`` is the first reason.
+
+    ``shaped``: it holds what was asked for and nothing else, every value of its type.
+    """
 
     value: Any
+    shaped: bool = False
     truncated: Sequence[str] = ()
     why: str = ""
 
@@ -79,13 +85,23 @@ class ApiCall:
         return f"{self.verb} {self.kind} {self.name}".rstrip()
 
 
-async def read(body: bytes) -> ParsedJson:
-    """Parse JSON of any depth. ``ValueError`` for anything else.
+Shape = Callable[[bytes], Any]
+"""Parses JSON of one kind: the members that are wanted, of the types that they should have, and passes over the rest.
+It raises where they have others.
+"""
+_OTHERWISE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+async def read(body: bytes, shape: Shape | None = None) -> ParsedJson:
+    """Parse JSON of any depth, by its ``shape`` if it has that. ``ValueError`` for anything else.
 
     A pod's author can hide a tree of any depth in its ``managedFields``. Values that are nested too deeply, and numbers
     with too many digits, are left out, so that all other objects can be read. Invalid UTF-8 is replaced. This takes
     several times as long, and so runs beside the event loop.
     """
+    if shape:
+        with suppress(*_OTHERWISE):
+            return ParsedJson(value=shape(body), shaped=True)
     try:
         return ParsedJson(value=json.loads(body))
     except RecursionError:
@@ -169,10 +185,10 @@ def named(item: object) -> str:
     return "/".join(part[:253] for key in ("namespace", "name") if isinstance(part := meta.get(key), str) and part)
 
 
-async def decoded(call: ApiCall, body: bytes) -> ParsedJson:
+async def decoded(call: ApiCall, body: bytes, shape: Shape | None = None) -> ParsedJson:
     """Parse a JSON object. ``ClusterError`` if the body is truncated or anything else."""
     try:
-        found = await read(body)
+        found = await read(body, shape)
     except ValueError as error:
         raise _unreadable(call, body) from error
     if not isinstance(found.value, dict):
@@ -608,7 +624,7 @@ class ApiCalls:
 
         return (await self._ask(call, aiohttp.ClientTimeout(total=None), read)).decode(errors="replace")
 
-    async def page(self, call: ApiCall, *, slack: int = 1) -> ParsedJson:
+    async def page(self, call: ApiCall, shape: Shape | None = None, *, slack: int = 1) -> ParsedJson:
         """A page of a list. It has ``slack`` times the deadline to begin, and each piece after that. A long page that
         comes slowly is not lost.
         """
@@ -620,7 +636,7 @@ class ApiCalls:
             return await _body(call, response, lambda: limit.reschedule(min(clock() + deadline, latest)))
 
         body = await self._ask(call, aiohttp.ClientTimeout(total=None), read, deadline=deadline)
-        reading = await decoded(call, body)
+        reading = await decoded(call, body, shape)
         if reading.truncated:
             self.report_truncated(call.kind, reading)
         return reading

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeGuard, TypeVar
+from typing import Any, Generic, Required, TypedDict, TypeGuard, TypeVar
 
 from hami_plugin.model.pausing import Pausing
 from hami_plugin.model.quantity import whole
@@ -153,6 +153,87 @@ def revision(resource_version: str) -> int:
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 """The whole object once more, as text: no decision needs it, and it may be most of what is kept."""
+
+
+Texts = dict[str, str]
+
+
+class _Metadata(TypedDict, total=False):
+    name: Required[str]
+    namespace: str
+    uid: str
+    resourceVersion: str
+    creationTimestamp: str | None
+    deletionTimestamp: str | None
+    labels: Texts
+    annotations: Texts
+
+
+class _Resources(TypedDict, total=False):
+    limits: Texts
+    requests: Texts
+
+
+class _SecurityContext(TypedDict, total=False):
+    privileged: bool
+
+
+class _Container(TypedDict, total=False):
+    name: str
+    restartPolicy: str
+    resources: _Resources
+    securityContext: _SecurityContext
+
+
+class _SchedulingGroup(TypedDict, total=False):
+    podGroupName: str
+
+
+class _PodSpec(TypedDict, total=False):
+    nodeName: str
+    schedulerName: str
+    runtimeClassName: str
+    shareProcessNamespace: bool
+    schedulingGroup: _SchedulingGroup
+    initContainers: list[_Container]
+    containers: list[_Container]
+
+
+class _PodStatus(TypedDict, total=False):
+    phase: str
+
+
+class BriefPod(TypedDict, total=False):
+    """What ``brief_pod_view`` reads of a v1 Pod: whoever parses a list may pass over the rest, some nine tenths."""
+
+    metadata: Required[_Metadata]
+    spec: _PodSpec
+    status: _PodStatus
+
+
+class _Condition(TypedDict, total=False):
+    type: str
+    status: str
+    reason: str
+    message: str
+
+
+class _NodeInfo(TypedDict, total=False):
+    kubeletVersion: str
+
+
+class _NodeStatus(TypedDict, total=False):
+    nodeInfo: _NodeInfo
+    capacity: Texts
+    allocatable: Texts
+    conditions: list[_Condition]
+
+
+class BriefNode(TypedDict, total=False):
+    """What ``node_view`` reads of a v1 Node."""
+
+    metadata: Required[_Metadata]
+    status: _NodeStatus
 
 
 def brief_pod_view(pod: Json) -> PodView:

@@ -9,7 +9,9 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import msgspec
 
 from hami_plugin.errors import WireError
 
@@ -21,6 +23,12 @@ MAX_POD_BYTES = 64 * 1024
 
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 INT64_MAX = 2**63 - 1
+
+T = TypeVar("T")
+
+Amount = Annotated[int, msgspec.Meta(ge=0, le=INT32_MAX)]
+Int32 = Annotated[int, msgspec.Meta(ge=INT32_MIN, le=INT32_MAX)]
+Int64 = Annotated[int, msgspec.Meta(ge=-INT64_MAX - 1, le=INT64_MAX)]
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
@@ -75,6 +83,16 @@ def integer(text: str, what: str, low: int = INT32_MIN, high: int = INT32_MAX) -
     if len(digits) > len(str(INT64_MAX)):
         raise WireError(f"{what}: {shown(text)} is not within {low} to {high}")
     return in_range(-int(digits) if text.startswith("-") else int(digits), what, low, high)
+
+
+def from_usual_json(text: str, usual: msgspec.json.Decoder[T], what: str) -> T | None:
+    """Parse JSON that is as nearly everybody writes it, which is several times as quick; None for any other, and for
+    what is no JSON: ``from_json`` tells.
+    """
+    try:
+        return usual.decode(bounded(text, what))
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
+        return None
 
 
 def from_json(text: str, what: str, most: int = MAX_BYTES) -> Any:

@@ -7,14 +7,18 @@ from dataclasses import dataclass
 from sys import intern
 from typing import Any, Literal
 
+import msgspec
+
 from hami_plugin.errors import WireError
 from hami_plugin.model.device import Device
 from hami_plugin.protocol.grammar import (
-    INT32_MAX,
     INT64_MAX,
+    Amount,
+    Int32,
     bool_of,
     bounded,
     from_json,
+    from_usual_json,
     in_range,
     int_of,
     integer,
@@ -114,6 +118,8 @@ def decode_json(text: str) -> tuple[DeviceInfo, ...]:
 
     As for HAMi, the case of a key does not matter: so do Go programs read JSON.
     """
+    if (usual := _usual(text)) is not None:
+        return usual
     items = objects(from_json(text, "register annotation"), "register annotation")
     return tuple(_info(_spelt(item), f"device[{position}]") for position, item in enumerate(items))
 
@@ -169,19 +175,11 @@ def _profile_members(profile: MigProfile) -> dict[str, Any]:
     }
 
 
-_USUAL = frozenset({"id", "index", "count", "devmem", "devcore", "type", "numa", "mode", "health", "devicevendor"})
-"""The members of nearly every device, as nearly everybody spells them."""
-
-
 def _spelt(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    if item.keys() <= _USUAL:
-        return item
     return {"migProfiles" if key.lower() == "migprofiles" else key.lower(): value for key, value in item.items()}
 
 
 def _info(item: Mapping[str, Any], where: str) -> DeviceInfo:
-    if plain_one := _usual(item):
-        return plain_one
     custom = object_of(item, "custominfo", where)
     return DeviceInfo(
         id=text_of(item, "id", where),
@@ -202,36 +200,48 @@ def _info(item: Mapping[str, Any], where: str) -> DeviceInfo:
     )
 
 
-def _usual(item: Mapping[str, Any]) -> DeviceInfo | None:
-    """A device that is as nearly all are: without profiles and data of its own, and every member what it should be.
+class _UsualDevice(msgspec.Struct, forbid_unknown_fields=True):
+    """A device as nearly all are: without profiles and data of its own, its members spelled as nearly everybody does.
 
     A scheduler reads tens of thousands of them when it starts.
     """
-    if item.get("migProfiles") or item.get("custominfo") is not None:
+
+    id: str = ""
+    index: Amount = 0
+    count: Amount = 0
+    devmem: Amount = 0
+    devcore: Amount = 0
+    type: str = ""
+    numa: Int32 = 0
+    mode: str = ""
+    health: bool = False
+    devicevendor: str = ""
+
+
+_USUAL = msgspec.json.Decoder(list[_UsualDevice])
+
+
+def _usual(text: str) -> tuple[DeviceInfo, ...] | None:
+    """The devices; None unless all are usual, and what they are called can be printed."""
+    found = from_usual_json(text, _USUAL, "register annotation")
+    if found is None or not "".join([one.id + one.type + one.mode + one.devicevendor for one in found]).isprintable():
         return None
-    get = item.get
-    texts = (get("id", ""), get("type", ""), get("mode", ""), get("devicevendor", ""))
-    numbers = (get("index", 0), get("count", 0), get("devmem", 0), get("devcore", 0), get("numa", 0))
-    health = get("health", False)
-    if {*map(type, texts)} != {str} or {*map(type, numbers)} != {int} or type(health) is not bool:
-        return None
-    if not (min(numbers[:4]) >= 0 and max(numbers) <= INT32_MAX and numbers[4] >= -INT32_MAX):
-        return None
-    name, kind, mode, vendor = texts
-    if not "".join(texts).isprintable():
-        return None
-    index, count, devmem, devcore, numa = numbers
-    return DeviceInfo(
-        id=name,
-        index=index,
-        count=count,
-        devmem=devmem,
-        devcore=devcore,
-        type=intern(kind),  # one text for all devices of a cluster
-        numa=numa,
-        mode=intern(mode),
-        health=health,
-        vendor=intern(vendor),
+    return tuple(
+        [
+            DeviceInfo(
+                id=one.id,
+                index=one.index,
+                count=one.count,
+                devmem=one.devmem,
+                devcore=one.devcore,
+                type=intern(one.type),  # one text for all devices of a cluster
+                numa=one.numa,
+                mode=intern(one.mode),
+                health=one.health,
+                vendor=intern(one.devicevendor),
+            )
+            for one in found
+        ]
     )
 
 

@@ -6,10 +6,14 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+import msgspec
+
 from hami_plugin.model.links import Links
 from hami_plugin.protocol.grammar import (
     INT64_MAX,
+    Int64,
     from_json,
+    from_usual_json,
     in_range,
     int_of,
     object_of,
@@ -34,27 +38,22 @@ def encode_scores(scores: Mapping[str, Mapping[str, int]], order: Sequence[str])
     )
 
 
+class _UsualRow(msgspec.Struct, forbid_unknown_fields=True):
+    """A device's row as it should be: a scheduler that starts reads those of many nodes."""
+
+    uuid: str
+    score: dict[str, Int64]
+
+
+_USUAL = msgspec.json.Decoder(list[_UsualRow])
+
+
 def decode_scores(text: str) -> dict[str, dict[str, int]]:
     """Read the score annotation."""
-    items = objects(from_json(text, "score annotation"), "score annotation")
-    usual = _usual(items)
-    return usual if usual is not None else _decoded(items)
-
-
-def _usual(items: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]] | None:
-    """The scores, where every member is what it should be: a scheduler that starts reads those of many nodes."""
-    uuids: list[Any] = [item.get("uuid") for item in items]
-    rows: list[Any] = [item.get("score") for item in items]
-    if not ({str}.issuperset(map(type, uuids)) and {dict}.issuperset(map(type, rows))):
-        return None
-    numbers = [*chain.from_iterable([row.values() for row in rows])]
-    if not (
-        {int}.issuperset(map(type, numbers)) and _LOW <= min(numbers, default=0) <= max(numbers, default=0) <= _HIGH
-    ):
-        return None
-    if not ("".join(uuids).isprintable() and "".join(chain.from_iterable(rows)).isprintable()):
-        return None
-    return dict(zip(uuids, rows, strict=True))
+    usual = from_usual_json(text, _USUAL, "score annotation")
+    if usual is not None and "".join(chain.from_iterable([(row.uuid, *row.score) for row in usual])).isprintable():
+        return {row.uuid: row.score for row in usual}
+    return _decoded(objects(from_json(text, "score annotation"), "score annotation"))
 
 
 def _decoded(items: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:

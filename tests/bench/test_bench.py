@@ -112,7 +112,17 @@ def test_no_limit_of_the_bench_is_a_time():
 
 LIBRARIES = {
     *("aiohappyeyeballs", "aiohttp", "aiosignal", "annotated_types", "attr", "click", "frozenlist", "google", "grpc"),
-    *("idna", "multidict", "prometheus_client", "propcache", "pydantic", "pydantic_core", "pynvml", "structlog"),
+    *(
+        "idna",
+        "msgspec",
+        "multidict",
+        "prometheus_client",
+        "propcache",
+        "pydantic",
+        "pydantic_core",
+        "pynvml",
+        "structlog",
+    ),
     *("typing_extensions", "typing_inspection", "watchdog", "yaml", "yarl"),
 }
 """What a daemon with NVIDIA GPUs needs. Each costs every node time and memory: add one for a strong reason only."""

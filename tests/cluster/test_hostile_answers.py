@@ -168,7 +168,7 @@ async def test_an_object_without_a_name_is_left_out_and_hides_no_other(server, f
     ("edit", "said"),
     [
         (DEEP["a managed field 1,200 deep"], "it is nested more than"),
-        (DEEP["a number of 5,000 digits"], "5000 digits"),
+        (shaped(*NOTE, raw=b"9" * 5000), "5000 digits"),
         (MISSHAPEN["containers are a number"], "spec.containers is a number"),
         (MISSHAPEN["annotations are a text"], "metadata.annotations is a text"),
         (NAMELESS["metadata is null"], "its metadata is null"),
@@ -192,6 +192,23 @@ async def test_a_bad_object_is_counted_at_each_reading_and_named_once_in_a_while
     (line,) = (line for line in logs if line["event"] == "an object cannot be read")
     assert said in line["why"]
     assert line["object"] == ("team/bad" if "metadata is null" not in said else "")
+
+
+@pytest.mark.parametrize("follow", ["scheduler"], indirect=True)
+@pytest.mark.parametrize("edit", [DEEP["a number of 5,000 digits"], ODD["a volume that is a number"]])
+async def test_what_the_scheduler_passes_over_is_no_part_that_it_cannot_read(server, follow, observer, edit):
+    server.edit(edit, "(GET|WATCH) /api/v1/pods")
+    server.create_pod(manifest("bad", note="x"))
+    pods = Pods()
+
+    async with running(follow(pods.feed)):
+        await pods.until(lambda pods: pods.replaced)
+        await requested(server, WATCH_PODS)
+        server.annotate_pod("team", "bad", {"again": "1"})
+        await pods.until(lambda pods: ("update", "bad") in pods.log)
+
+    assert pods.names == {"bad"}
+    assert observer.unreadable_objects == []
 
 
 ANSWERS = {

@@ -1,12 +1,23 @@
 from __future__ import annotations
 
+import json
+from dataclasses import MISSING, fields
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami_plugin.model.views import ContainerView, node_view, pod_view
+from hami_plugin.model.views import (
+    GROUP_LABEL,
+    BriefNode,
+    BriefPod,
+    ContainerView,
+    brief_pod_view,
+    node_view,
+    pod_view,
+)
 
 POD: dict[str, Any] = {
     "metadata": {
@@ -133,3 +144,74 @@ def test_a_pod_with_holes_is_read_without_error(pod: dict[str, Any]):
     view = pod_view(pod)
 
     assert all(isinstance(container, ContainerView) for container in view.containers)
+
+
+WHOLE_POD: dict[str, Any] = {
+    "metadata": {
+        **POD["metadata"],
+        "labels": {GROUP_LABEL: "batch"},
+        "deletionTimestamp": "2026-08-21T10:12:12Z",
+        "managedFields": [{"manager": "kubectl"}],
+    },
+    "spec": {
+        **POD["spec"],
+        "runtimeClassName": "nvidia",
+        "shareProcessNamespace": True,
+        "initContainers": [
+            {
+                "name": "proxy",
+                "restartPolicy": "Always",
+                "resources": {"limits": {"nvidia.com/gpu": "1"}, "requests": {"cpu": "1"}},
+                "securityContext": {"privileged": True},
+            }
+        ],
+        "priority": 7,
+    },
+    "status": {"phase": "Running", "podIP": "10.0.0.1"},
+}
+GROUPED = {**WHOLE_POD, "metadata": POD["metadata"], "spec": {"schedulingGroup": {"podGroupName": "gang"}}}
+WHOLE_NODE = {
+    "metadata": {
+        "name": "n1",
+        "uid": "u-1",
+        "resourceVersion": "7",
+        "labels": {"gpu": "on"},
+        "annotations": {"hami.io/node-nvidia-register": "[]"},
+    },
+    "spec": {"podCIDR": "10.0.0.0/24"},
+    "status": {
+        "capacity": {"nvidia.com/gpu": "8"},
+        "allocatable": {"nvidia.com/gpu": "7"},
+        "conditions": [{"type": "GpuDegraded", "status": "True", "reason": "Sick", "message": "XID 79"}],
+        "images": [{"names": ["a"]}],
+        "nodeInfo": {"kubeletVersion": "v1.37.2", "architecture": "amd64"},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("document", "shape", "view"),
+    [
+        (WHOLE_POD, BriefPod, brief_pod_view),
+        (GROUPED, BriefPod, brief_pod_view),
+        (WHOLE_NODE, BriefNode, node_view),
+    ],
+)
+def test_a_shape_has_all_that_the_view_reads(document: dict[str, Any], shape: Any, view: Any):
+    shaped = msgspec.json.decode(json.dumps(document).encode(), type=shape)
+
+    assert view(shaped) == view(document)
+    assert len(json.dumps(shaped)) < len(json.dumps(document))
+
+
+LEFT_OUT = {"labels", "claims", "running", "env"}
+"""By brief views."""
+
+
+def test_the_documents_that_shapes_are_tried_with_fill_every_field_of_a_view():
+    pod = brief_pod_view(WHOLE_POD)
+
+    for one in (pod, pod.containers[0], node_view(WHOLE_NODE)):
+        for field in fields(one):
+            default = field.default if field.default_factory is MISSING else field.default_factory()
+            assert field.name in LEFT_OUT or getattr(one, field.name) != default, field.name
