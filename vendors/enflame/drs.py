@@ -38,8 +38,9 @@ CAPACITY = "enflame.com/gcu-drs-capacity"
 def cards(node: NodeView) -> tuple[DeviceInfo, ...]:
     """The cards of Enflame's own node annotation, each with all profiles of the node."""
     text = node.annotations.get(CAPACITY, "")
-    spec = {"drs": from_json(text, CAPACITY)} if text else {}
-    listed = object_of(spec, "drs", CAPACITY) or {}
+    if not text:
+        return ()
+    listed = object_of({"drs": from_json(text, CAPACITY)}, "drs", CAPACITY) or {}
     items = objects(listed.get("devices"), f"{CAPACITY}.devices")
     named = object_of(listed, "profiles", CAPACITY) or {}
     profiles = {name: text_of(named, name, f"{CAPACITY}.profiles") for name in named}

@@ -75,8 +75,10 @@ def _plausible(node: NodeView, resource: str, count: int) -> int:
 
 def capacity(node: NodeView, resource: str) -> int:
     """The node's capacity of a resource; 0 when it has none, or an unreadable one."""
+    if resource not in node.capacity:  # nearly always: a scheduler asks each node for what each vendor has
+        return 0
     try:
-        return max(0, whole(node.capacity.get(resource, "0")))
+        return max(0, whole(node.capacity[resource]))
     except ValueError:
         return 0
 

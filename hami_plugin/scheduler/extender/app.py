@@ -295,7 +295,7 @@ async def serve(process: SchedulerProcess) -> None:
         gc.set_threshold(*USUAL_COLLECTIONS)
 
 
-USUAL_COLLECTIONS, RARE_COLLECTIONS = (700, 10, 10), (100_000, 50, 100)
+USUAL_COLLECTIONS, RARE_COLLECTIONS = (700, 10, 10), (1_000_000, 50, 100)
 
 
 def keep_out_of_collections() -> None:
