@@ -42,7 +42,7 @@ BINDS = 64
 """So many binds may run beside the filters, of which there is one at a time, as kube-scheduler has it."""
 READY_S, FILTER_MS, RESIDENT_MIB = 3.0, 50.0, 300.0
 """What is wanted on an idle machine. Only memory is a limit here: a slower machine fails nothing."""
-LARGE, STARTING, FILTERING = 1000, 12.0, 0.1
+LARGE, STARTING, FILTERING = 1000, 8.0, 0.1
 """From so many nodes on, how many times as long as parsing all objects the start and a filter may take."""
 HURRY_S = 300.0
 
@@ -387,7 +387,7 @@ async def scheduler(
 
 
 async def ready(session: aiohttp.ClientSession, url: str, process: asyncio.subprocess.Process) -> None:
-    """Wait until the process says that it is."""
+    """Wait until the process says that it is. Each question takes a little of the CPU that is measured."""
     async with asyncio.timeout(HURRY_S):
         while process.returncode is None:
             try:
@@ -396,7 +396,7 @@ async def ready(session: aiohttp.ClientSession, url: str, process: asyncio.subpr
                         return
             except aiohttp.ClientError:
                 pass
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.05)
     raise HamiError(f"the scheduler process ended with status {process.returncode}")
 
 
