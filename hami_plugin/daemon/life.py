@@ -17,9 +17,10 @@ from prometheus_client.core import Metric
 from hami_plugin.cluster.client import ApiServer, connect
 from hami_plugin.config.changes import Reloads
 from hami_plugin.config.load import Configuration
-from hami_plugin.daemon.app import Daemon, DaemonProcess, End
+from hami_plugin.daemon.app import Daemon, End
 from hami_plugin.daemon.dra import claims_document
 from hami_plugin.daemon.front_ends import FrontEnds, decide, open_vendors
+from hami_plugin.daemon.node import DaemonProcess
 from hami_plugin.daemon.reload import Reloader, Succession
 from hami_plugin.daemon.takeover import NodeClaim, Peer
 from hami_plugin.errors import HamiError
@@ -144,7 +145,7 @@ class Life:
     def tell(self, reason: str, message: str, *, warning: bool) -> None:
         """An Event about the node, if a daemon serves it."""
         if self._daemon:
-            self._daemon.events.node(reason, message, warning=warning)
+            self._daemon.node.events.node(reason, message, warning=warning)
 
     async def replace(self, configuration: Configuration) -> str:
         """Serve with this configuration from now on. Answers why not; then the former one is still in force."""
@@ -214,7 +215,7 @@ class Life:
 
     def stalled(self) -> list[str]:
         """The daemon's loops that have stopped turning."""
-        return self._daemon.stalled() if self._daemon else []
+        return self._daemon.node.stalled() if self._daemon else []
 
     def effective(self) -> Mapping[str, object]:
         """The configuration in force, every key."""
@@ -223,16 +224,16 @@ class Life:
     def usage(self) -> Mapping[str, object]:
         """The devices with their containers, for ``hami-plugin top``; none while another process has the node."""
         settings = self._process.configuration.settings
-        return self._daemon.usage() if self._daemon else {"node": settings.node_name, "devices": []}
+        return self._daemon.node.usage() if self._daemon else {"node": settings.node_name, "devices": []}
 
     def partitions(self) -> Mapping[str, object]:
         """What the cards are cut into, for ``hami-plugin partitions``; none while another process has the node."""
         settings = self._process.configuration.settings
-        return self._daemon.partitions() if self._daemon else partitions_document((), settings.node_name)
+        return self._daemon.node.partitions() if self._daemon else partitions_document((), settings.node_name)
 
     def status(self) -> Mapping[str, Any]:
         """The node's whole state, made when somebody looks."""
-        shown = self._daemon.status() if self._daemon else empty_status(self.configuration.settings.node_name)
+        shown = self._daemon.node.status() if self._daemon else empty_status(self.configuration.settings.node_name)
         return {
             **shown,
             "version": self._process.version,
@@ -243,29 +244,33 @@ class Life:
 
     def faults(self) -> Mapping[str, Any]:
         """Every device with its last fault; none while another process has the node."""
-        return self._daemon.faults() if self._daemon else {"node": self.configuration.settings.node_name, "devices": []}
+        return (
+            self._daemon.node.faults()
+            if self._daemon
+            else {"node": self.configuration.settings.node_name, "devices": []}
+        )
 
     def claims(self) -> Mapping[str, object]:
         """What is prepared for ResourceClaims; none while another process has the node."""
         settings = self._process.configuration.settings
-        return self._daemon.claims() if self._daemon else claims_document((), settings.node_name)
+        return self._daemon.node.claims() if self._daemon else claims_document((), settings.node_name)
 
     async def forget_claim(self, uid: str) -> Mapping[str, object]:
         """Release a claim that the kubelet has forgotten."""
         if self._daemon is None or self._handed_over:
             return {"forgotten": False, "why": "another daemon serves this node"}
-        return await self._daemon.forget_claim(uid)
+        return await self._daemon.node.forget_claim(uid)
 
     async def resize(self, wish: Mapping[str, Any]) -> Mapping[str, Any]:
         """Change what a container that runs may use of its devices."""
         if self._daemon is None or self._handed_over:
             return {"resized": False, "why": "another daemon serves this node; ask again"}
-        return await self._daemon.resize(wish)
+        return await self._daemon.node.resize(wish)
 
     async def refresh(self) -> None:
         """Read what the daemon's metrics show."""
         if self._daemon:
-            await self._daemon.account.refresh()
+            await self._daemon.node.account.refresh()
 
 
 async def serve(process: DaemonProcess) -> None:

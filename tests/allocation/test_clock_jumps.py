@@ -26,7 +26,7 @@ READERS = {
     "cli/doctor/asking.py": "the ages of locks and reports",
     "cli/doctor/gathering.py": "the ages of locks and reports, and how far this clock is from the API server's",
     "cli/node.py": "the age of a lock and of a report: whether a node is still in use",
-    "daemon/app.py": "the time in a handshake and the age of a lock, for a metric",
+    "daemon/node.py": "the time in a handshake and the age of a lock, for a metric",
     "daemon/life.py": "when the status page was made, for people",
     "cluster/client.py": "when an Event happened, for people",
     "scheduler/extender/extender.py": "the time in locks and handshakes, as HAMi writes them",

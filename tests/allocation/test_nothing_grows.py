@@ -27,12 +27,12 @@ class Lives:
 
     def __init__(self, daemon, api):
         self.daemon, self.api, self.number = daemon, api, 0
-        (self.plugin,) = [one.plugin for one in daemon._serving.resources if one.plugin.resource == COUNT]
+        (self.plugin,) = [one.plugin for one in daemon.node.serving.resources if one.plugin.resource == COUNT]
 
     async def pass_by(self, count):
         while self.number < count:
             await asyncio.gather(self.on(card=0), self.on(card=1))
-        await until(lambda: self.daemon._settlement.idle and self.daemon._events._queue.empty())
+        await until(lambda: self.daemon.node.settlement.idle and self.daemon.node.events._queue.empty())
 
     async def on(self, card):
         """One of each kind, each on an id of its own."""
@@ -43,7 +43,7 @@ class Lives:
     async def served(self, name, card, ids):
         one = self.api.add(pod(name, pieces=[[grant(card, 1000 + self.number)]]))
         await self.plugin.allocate(ids)
-        await until(lambda: one.uid not in self.daemon._settlement._tasks)
+        await until(lambda: one.uid not in self.daemon.node.settlement._tasks)
         self.api.change(one, phase="Running")
         self.api.change(one, phase="Succeeded")
         self.api.remove(one)
@@ -61,14 +61,14 @@ class Lives:
         one = self.api.add(pod(name, pieces=[[grant(card, 1000 + self.number)]]))
         await self.plugin.allocate(ids)
         self.api.remove(one)
-        self.daemon._settlement.fail(one)
+        self.daemon.node.settlement.fail(one)
         with pytest.raises(HamiError):
             await self.plugin.pre_start(ids)
 
     async def failed(self, name, card, ids):
         one = self.api.add(pod(name, pieces=[[grant(card, 1000 + self.number)]]))
         await self.plugin.allocate(ids)
-        self.daemon._settlement.fail(one)
+        self.daemon.node.settlement.fail(one)
         await asyncio.sleep(0)
         self.api.change(one, phase="Failed")
         self.api.remove(one)
@@ -79,18 +79,20 @@ async def test_nothing_grows_with_the_number_of_pods_that_ever_were(monkeypatch)
     monkeypatch.setattr("hami_plugin.node_status.cost.MAX_UNPAID", 16)
     async with beside() as stage:
         await stage.kubelet.until(lambda: stage.kubelet.allocatable(COUNT) == 8)
-        stage.daemon._settlement._together = 0.0
-        stage.daemon._events.MAX_REPORTED = 64  # full long before the few have passed
+        stage.daemon.node.settlement._together = 0.0
+        stage.daemon.node.events.MAX_REPORTED = 64  # full long before the few have passed
         lives = Lives(stage.daemon, stage.api)
         await lives.pass_by(FEW)
-        stage.daemon._state.journal.flush(60.0)  # while the journal is rewritten, it keeps what is appended meanwhile
+        stage.daemon.node.state.journal.flush(
+            60.0
+        )  # while the journal is rewritten, it keeps what is appended meanwhile
         before = sizes(stage.daemon, foreign)
         await lives.pass_by(MANY)
-        stage.daemon._state.journal.flush(60.0)
+        stage.daemon.node.state.journal.flush(60.0)
         after = sizes(stage.daemon, foreign)
 
         grown = {place: (before[place], size) for place, size in after.items() if size > before[place] + SLACK}
         assert grown == {}
         reached = {"HeldShares._by_key", "Settlement.failed", "PodReader._known", "PodTable._pods", "PodTable.ranks"}
         assert reached <= before.keys()  # else nothing was looked at
-        assert stage.daemon._ledger.held == {}
+        assert stage.daemon.node._ledger.held == {}

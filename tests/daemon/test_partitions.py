@@ -78,7 +78,7 @@ async def test_a_pods_partition_is_made_told_and_destroyed_with_it():
         await until(lambda: NAMED in one.api.pod(waiting).annotations)
         told = json.loads(one.api.pod(waiting).annotations[NAMED])
         assert told == {"main/0": {"uuid": made.uuid, "ids": dict(made.ids)}}
-        shown = one.daemon.partitions()["partitions"]
+        shown = one.daemon.node.partitions()["partitions"]
         assert [(each["state"], each["owner"]) for each in shown] == [("assigned", "default/a/main[0]")]
         assert f'hami_plugin_partitions{{resource="{ODD}",state="assigned"}} 1.0' in one.metrics()
         assert f'placeable{{profile="7g.40gb",resource="{ODD}",uuid="odd-0"}} 0.0' in one.metrics()
@@ -86,7 +86,7 @@ async def test_a_pods_partition_is_made_told_and_destroyed_with_it():
         one.kubelet.remove(waiting.uid)
         one.api.remove(waiting)
         await until(lambda: cards.all() == ())
-        await until(lambda: one.daemon.partitions()["partitions"] == [])
+        await until(lambda: one.daemon.node.partitions()["partitions"] == [])
         await one.the_other_is_served()
 
 
@@ -119,7 +119,7 @@ async def test_a_container_whose_partition_is_gone_does_not_start():
         await one.odd_offered(8)
         waiting = await admitted(one)
         cards.reset("odd-0")
-        (manager,) = one.daemon._serving.partitions
+        (manager,) = one.daemon.node.serving.partitions
         manager._next_resync = 0.0
         manager._wake.set()
         await until(lambda: manager.lost(waiting.uid, "main"))

@@ -11,7 +11,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from hami_plugin.config.load import Configuration
 from hami_plugin.config.settings import Settings
 from hami_plugin.config.vendors import VendorSettings
-from hami_plugin.daemon.app import Daemon, DaemonProcess
+from hami_plugin.daemon.app import Daemon
+from hami_plugin.daemon.node import DaemonProcess
 from hami_plugin.daemon.startup import ServedVendor
 from hami_plugin.daemon.takeover import NodeClaim
 from hami_plugin.host.paths import HostPaths
@@ -94,7 +95,7 @@ class Beside:
 
     @property
     def odd_inventory(self):
-        (odd,) = [one for one in self.daemon._serving.vendors if one.discovery.vendor == "odd"]
+        (odd,) = [one for one in self.daemon.node.serving.vendors if one.discovery.vendor == "odd"]
         return odd.inventory
 
     def odd_device(self, uuid: str):
@@ -117,7 +118,7 @@ class Beside:
         assert self.problem("driver toy") == self.problem(f"kubelet {COUNT}") == ""
         assert 'vendor="toy"' in self.metrics()
         assert not self.task.done(), self.task.exception()
-        assert self.daemon.stalled() == []
+        assert self.daemon.node.stalled() == []
 
     async def odd_pod(self, name: str = "odd-pod"):
         """A pod with a decision for a device of the broken vendor. ``HamiError`` where it is not admitted."""

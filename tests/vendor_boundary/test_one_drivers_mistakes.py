@@ -214,7 +214,7 @@ async def test_a_driver_that_comes_late_does_not_change_the_order_of_pods_that_w
         driver.trouble = None
         await node.odd_offered(2 * SPLIT)
 
-        assert node.daemon._pods.ranks == {"first-uid": 1, "second-uid": 2}
+        assert node.daemon.node.pods.ranks == {"first-uid": 1, "second-uid": 2}
 
 
 @pytest.mark.scenario("D11")
