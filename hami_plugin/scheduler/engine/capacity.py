@@ -46,12 +46,12 @@ def sizes(node_info: NodeInfo, families: Iterable[Family]) -> Mapping[str, Sizes
     """One node's, by device type. To be read once for each change of the node."""
     found: dict[str, Sizes] = {}
     for family in families:
-        pool = node_info.pools.get(family.device_type)
+        pool = node_info.pools.get(family.resources.device_type)
         if pool is None or not pool.states or family.rules.policy is None:
             continue
         name, infos = node_info.node.name, [state.info for state in pool.states]
         shape = tuple((info.type, info.devmem, info.devcore, info.count, info.mode) for info in infos)
-        found[family.device_type] = Sizes(
+        found[family.resources.device_type] = Sizes(
             memory=(max(info.devmem for info in infos), name),
             cores=(max(info.devcore for info in infos), name),
             devices=(len(infos), name),
@@ -77,9 +77,11 @@ def impossible(pod: PodView, families: Iterable[Family], most: Mapping[str, Size
     may have its first node tomorrow, so it refuses nothing.
     """
     for family in families:
-        if family.rules.policy is None or family.device_type not in most:
+        if family.rules.policy is None or family.resources.device_type not in most:
             continue
-        question = _Question(pod=pod, family=family, policy=family.rules.policy, most=most[family.device_type])
+        question = _Question(
+            pod=pod, family=family, policy=family.rules.policy, most=most[family.resources.device_type]
+        )
         for container in pod.containers:
             asked = family.rules.policy.request(container)
             if isinstance(asked, Demand) and (why := question.too_large(container, asked)):

@@ -34,7 +34,7 @@ class NodeReading:
 
 def scheduling_policies(families: Iterable[Family]) -> Policies:
     """The families that can be scheduled, by device type."""
-    return {family.device_type: family.rules.policy for family in families if family.rules.policy}
+    return {family.resources.device_type: family.rules.policy for family in families if family.rules.policy}
 
 
 def requested_families(pod: PodView, families: Iterable[Family]) -> tuple[Family, ...]:
@@ -73,10 +73,10 @@ def read_idle_node(node: NodeView, families: Iterable[Family]) -> NodeReading:
         try:
             idle_stock = _idle(node, family)
         except WireError as error:
-            problems.append(f"node {node.name}, {family.device_type}: {error}")
+            problems.append(f"node {node.name}, {family.resources.device_type}: {error}")
             continue
         if idle_stock.states:
-            pools[family.device_type] = idle_stock
+            pools[family.resources.device_type] = idle_stock
     return NodeReading(node_info=NodeInfo(node=node, pools=pools), problems=tuple(problems))
 
 
@@ -85,9 +85,11 @@ def occupied(node_info: NodeInfo, families: Sequence[Family], held: Sequence[Map
     pools = dict(node_info.pools)
     for family in families:
         if theirs := [
-            one[family.device_type] for one in held if family.device_type in one and family.device_type in pools
+            one[family.resources.device_type]
+            for one in held
+            if family.resources.device_type in one and family.resources.device_type in pools
         ]:
-            pools[family.device_type] = _taken(pools[family.device_type], family, theirs)
+            pools[family.resources.device_type] = _taken(pools[family.resources.device_type], family, theirs)
     return replace(node_info, pools=pools, kept=_kept(node_info, families, held))
 
 
@@ -104,11 +106,11 @@ def _kept(
     for pod in pods:
         total += peak_requests(pod, names)
     for family in families:
-        pool = node_info.pools.get(family.device_type)
+        pool = node_info.pools.get(family.resources.device_type)
         sick = {state.uuid for state in pool.states if not state.info.health} if pool else set()
         for one in held if sick else ():
-            if family.device_type in one:
-                total -= _ids_of(sick, family, one[family.device_type])
+            if family.resources.device_type in one:
+                total -= _ids_of(sick, family, one[family.resources.device_type])
     return total
 
 
@@ -142,10 +144,12 @@ def contested(
     families = tuple(families)
     mine = occupied(node_info, families, [own])
     for family in families:
-        if family.device_type not in own or family.device_type not in node_info.pools:
+        if family.resources.device_type not in own or family.resources.device_type not in node_info.pools:
             continue
         for one, other in zip(
-            mine.pools[family.device_type].states, others.pools[family.device_type].states, strict=True
+            mine.pools[family.resources.device_type].states,
+            others.pools[family.resources.device_type].states,
+            strict=True,
         ):
             if family.resources.cores_are_bits and one.cores & other.cores:
                 return f"{one.uuid}: cores {one.cores & other.cores:b} (a mask) are another pod's"
@@ -171,20 +175,22 @@ def _idle(node: NodeView, family: Family) -> DevicePool:
     try:
         infos = family.rules.node_devices(node)
     except WireError:
-        refuses = refused(node.annotations, family.device_type)
+        refuses = refused(node.annotations, family.resources.device_type)
         if refuses and refuses.what == "all":
             return NO_DEVICES
         raise
     if not infos:  # most families have none
         return NO_DEVICES
-    refuses = refused(node.annotations, family.device_type)
+    refuses = refused(node.annotations, family.resources.device_type)
     if refuses and refuses.what == "all":
         return NO_DEVICES
-    if sick := unhealthy(node.annotations, family.device_type):
+    if sick := unhealthy(node.annotations, family.resources.device_type):
         infos = tuple(replace(info, health=info.health and info.index not in sick) for info in infos)
     whole_from = refuses.whole_from if refuses else 0
     states = tuple([idle(_representable(info), whole_from=whole_from) for info in infos])
-    return DevicePool(states=states, links=_links(node, family.annotations.score) if family.rules.policy else NO_LINKS)
+    return DevicePool(
+        states=states, links=_links(node, family.rules.annotations.score) if family.rules.policy else NO_LINKS
+    )
 
 
 def _representable(info: DeviceInfo) -> DeviceInfo:
@@ -206,16 +212,16 @@ def pod_allocations(pod: PodView, families: Iterable[Family], problems: list[str
     """What the pod's annotations say it has, by device type. What cannot be read is noted among the problems."""
     found: dict[str, PodAllocation] = {}
     for family in families:
-        text = pod.annotations.get(family.annotations.allocated)
+        text = pod.annotations.get(family.rules.annotations.allocated)
         if not text:
             continue
         try:
             pieces = decode_devices(text)
         except WireError as error:
-            problems.append(f"pod {pod.key}, {family.annotations.allocated}: {error}")
+            problems.append(f"pod {pod.key}, {family.rules.annotations.allocated}: {error}")
             continue
         if any(pieces):
-            found[family.device_type] = PodAllocation(pod=pod, pieces=pieces)
+            found[family.resources.device_type] = PodAllocation(pod=pod, pieces=pieces)
     return found
 
 
@@ -247,7 +253,7 @@ def _links(node: NodeView, key: str) -> PairScores:
 
 def with_legacy_register(family: Family) -> Family:
     """The family for a scheduler that also reads HAMi 2.7's register, where the family has no format of its own."""
-    key = family.annotations.register
+    key = family.rules.annotations.register
     if not key or family.node.encode:
         return family
 
@@ -279,7 +285,7 @@ def check_handshakes(
     quiet: set[str] = set()
     write: dict[str, str | None] = {}
     for device_type, family in families.items():
-        count, key = counted(node, family), family.annotations.handshake
+        count, key = counted(node, family), family.rules.annotations.handshake
         if key:
             text = node.annotations.get(key, "")
             belief = believed(text, now=now, allocatable=count or 0)
@@ -309,7 +315,7 @@ def counted(node: NodeView, family: Family) -> int | None:
 
 def _unheard(node: NodeView, family: Family, before: NodeView | None, *, known: bool) -> bool:
     """Whether the daemon is silent still, or was found so by another scheduler just now."""
-    keys = family.annotations
+    keys = family.rules.annotations
     text = node.annotations.get(keys.handshake, "")
     if before is None:
         return False

@@ -47,7 +47,7 @@ def miscounted(pod: PodView, given: Given, families: Iterable[Family]) -> str:
     many, and hands out what was decided, or nothing.
     """
     for family in families:
-        for container, piece in zip(pod.containers, given.get(family.device_type, ()), strict=False):
+        for container, piece in zip(pod.containers, given.get(family.resources.device_type, ()), strict=False):
             for units in family.resources.units if piece else ():
                 counted, decided = container.amount(units.resource), sum(map(units.of_grant, piece))
                 if counted and counted != decided:

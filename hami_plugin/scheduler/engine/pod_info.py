@@ -173,7 +173,7 @@ def patch(families: Iterable[Family], pod: PodView, placed: PodFit) -> Mapping[s
     written = {ASSIGNED_NODE: placed.node_info.node.name}
     decided = replace(pod, annotations={**pod.annotations, **written})
     for family in families:
-        if family.device_type in placed.given:
+        if family.resources.device_type in placed.given:
             written |= family.rules.patch(family, decided, placed.given)
     return written
 

@@ -56,7 +56,7 @@ def used(families: Iterable[Family], pods: Iterable[Mapping[str, PodAllocation]]
         if family.rules.policy is None:
             continue
         memory, cores = _names(family)
-        for holding in (one[family.device_type] for one in there if family.device_type in one):
+        for holding in (one[family.resources.device_type] for one in there if family.resources.device_type in one):
             for grant in held(holding, family.rules.policy.request, bits=family.resources.cores_are_bits):
                 total.update({memory: grant.memory, cores: family.resources.core_count(grant.cores)})
     return {name: amount for name, amount in total.items() if name}
@@ -74,8 +74,8 @@ def excess(pod: PodView, families: Sequence[Family], quota: Quota) -> str:
 def beyond(pod: PodView, wanted: Demands, families: Sequence[Family], quota: Quota) -> str:
     """The same of what the pod is known to ask for."""
     types = {device_type for one in wanted for device_type in one}
-    for family in (family for family in families if family.device_type in types):
-        needed = _most(pod, wanted, family.device_type)
+    for family in (family for family in families if family.resources.device_type in types):
+        needed = _most(pod, wanted, family.resources.device_type)
         for name, amount, factor in zip(_names(family), needed, (family.resources.memory_factor, 1), strict=True):
             if any(needed) and not quota.allows(name, amount, factor):
                 taken, limit = quota.used.get(name, 0), quota.limits[name] * max(1, factor)

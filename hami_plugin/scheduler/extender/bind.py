@@ -479,7 +479,9 @@ class Binder:
         """``HamiError`` when the node's daemon has fallen silent while the pod waited for the node."""
         node_info = self._cache.nodes.node_infos.get(node)
         missing = [
-            family.device_type for family in asked if node_info is None or family.device_type not in node_info.pools
+            family.resources.device_type
+            for family in asked
+            if node_info is None or family.resources.device_type not in node_info.pools
         ]
         if missing:
             raise HamiError(

@@ -329,11 +329,11 @@ class NodeCache:
     """Every node. A node's devices are read once for each change of what they are written in."""
 
     def __init__(self, families: Sequence[Family], now: Clock) -> None:
-        self._families = {family.device_type: family for family in families}
+        self._families = {family.resources.device_type: family for family in families}
         self._volatile = frozenset(
             key
             for family in families
-            for key in (family.annotations.handshake, family.rules.lock.annotation if family.rules.lock else "")
+            for key in (family.rules.annotations.handshake, family.rules.lock.annotation if family.rules.lock else "")
         )
         self._volatile |= {BIND_LOCK}
         self._now = now

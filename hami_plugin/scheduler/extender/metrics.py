@@ -226,7 +226,7 @@ def _escaped(value: str) -> str:
 def _of_node(source: OccupiedNode) -> Iterator[tuple[str, Sample]]:
     node = source.node_info.node.name
     for family in source.families:
-        pool = source.result.pools.get(family.device_type)
+        pool = source.result.pools.get(family.resources.device_type)
         states = {state.uuid: state for state in pool.states} if pool else {}
         for state in states.values():
             yield from _of_device(node, family.resources, state)
@@ -260,7 +260,7 @@ def _of_instances(
     node: str, family: Family, states: Mapping[str, DeviceState], source: OccupiedNode
 ) -> Iterator[tuple[str, Sample]]:
     for entry in source.entries:
-        for one in family.rules.instances(entry.pod) if family.device_type in entry.held else ():
+        for one in family.rules.instances(entry.pod) if family.resources.device_type in entry.held else ():
             if state := states.get(one.device):
                 ids = (str(one.gpu_instance), str(one.compute_instance), str(one.part.start), str(one.part.size))
                 labels = (node, one.device, str(state.index), one.uuid, one.part.profile, *ids)
@@ -271,7 +271,7 @@ def _of_containers(
     node: str, family: Family, states: Mapping[str, DeviceState], source: OccupiedNode
 ) -> Iterator[tuple[str, Sample]]:
     for entry in source.entries:
-        held = entry.held.get(family.device_type)
+        held = entry.held.get(family.resources.device_type)
         for position, piece in enumerate(held.pieces if held else ()):
             for grant in added([piece], bits=family.resources.cores_are_bits):
                 labels = (entry.pod.namespace, node, entry.pod.name, str(position), grant.uuid)

@@ -157,15 +157,15 @@ def _question(family: Family) -> Question:
     names = family.resources
     return Question(
         resource=names.count,
-        to_allocate=family.annotations.to_allocate,
-        allocated=family.annotations.allocated,
+        to_allocate=family.rules.annotations.to_allocate,
+        allocated=family.rules.annotations.allocated,
         also=tuple(units.resource for units in names.units),
     )
 
 
 def _require_devices(family: Family, node_info: NodeInfo, grants: Sequence[Grant]) -> None:
     """``node_info`` is the node less what everybody would have."""
-    pool = node_info.pools.get(family.device_type)
+    pool = node_info.pools.get(family.resources.device_type)
     states = {state.uuid: state for state in pool.states} if pool else {}
     for grant in grants:
         state = states.get(grant.uuid)

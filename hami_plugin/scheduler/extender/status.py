@@ -22,7 +22,7 @@ MAX_HOLDERS = 16
 def cluster_status(extender: Extender, *, name: str) -> dict[str, Any]:
     """Nodes with their devices and who holds them, their sums by device type, what was refused, and the last Events."""
     cache = extender.cache
-    families = {family.device_type: family for family in cache.families}
+    families = {family.resources.device_type: family for family in cache.families}
     nodes: list[Mapping[str, Any]] = []
     sums: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
     more = 0
@@ -36,9 +36,12 @@ def cluster_status(extender: Extender, *, name: str) -> dict[str, Any]:
         full = occupied(info, cache.families, [entry.held for entry in entries])
         devices = [(families[device_type], state) for device_type, pool in full.pools.items() for state in pool.states]
         for family, state in devices:
-            _count(sums[family.device_type], state)
+            _count(sums[family.resources.device_type], state)
         holders = _holders(entries)
-        shown = [_device(family, state, holders.get((family.device_type, state.uuid), ())) for family, state in devices]
+        shown = [
+            _device(family, state, holders.get((family.resources.device_type, state.uuid), ()))
+            for family, state in devices
+        ]
         nodes.append({"name": node, "devices": shown})
     events = events_of(extender.recent)
     return {
@@ -78,7 +81,7 @@ def _devices_of(entry: PodInfo) -> Iterator[tuple[str, str]]:
 
 def _device(family: Family, state: DeviceState, holders: Sequence[str]) -> Mapping[str, Any]:
     return {
-        "deviceType": family.device_type,
+        "deviceType": family.resources.device_type,
         "uuid": state.uuid,
         "index": state.index,
         "model": state.info.type,
