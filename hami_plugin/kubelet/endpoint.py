@@ -32,6 +32,8 @@ from hami_plugin.process.log import logger
 KUBELET_SOCKET = "kubelet.sock"
 KNOWN_S = 10.0
 """How long calls wait for the list of pods, while the configuration changes."""
+MAX_DROPS = 3
+"""How often a kubelet may drop us with a predecessor before we look for another reason."""
 _DROPPING = ((1, 26), (1, 35))
 _RESOURCE = re.compile(r"([a-z0-9][a-z0-9-]*)(?:\.[a-z0-9.-]+)?/([A-Za-z0-9][A-Za-z0-9._-]*)")
 
@@ -309,7 +311,8 @@ class Endpoint:
         self._main: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
         self._left: Listener | None = None
-        self._leaving = self._dropped = self._silent = self._forgotten = False
+        self._leaving = self._silent = self._forgotten = False
+        self._drops = 0
         self._complaint = ""
         self.state = Watched(EndpointState(resource=plugin.resource, since=clock()))
 
@@ -384,7 +387,9 @@ class Endpoint:
                 path.unlink(missing_ok=True)
 
     async def be_known(self) -> None:
-        """Register beside the stream that is open, so that the kubelet notices our end again."""
+        """Register beside the stream that is open, so that the kubelet notices our end again. Where it has dropped us
+        meanwhile, it may have come to that after our return: then this makes the devices healthy again.
+        """
         for delay in self._timing.refused.delays():
             if not self._forgotten:
                 return
@@ -518,7 +523,6 @@ class Endpoint:
         require_list_fits(self._plugin.offers.value)
         started = self._clock()
         await register(self._directory, self._plugin, self.socket.name, timeout=self._timing.register)
-        self._forgotten = False
         self._report(registered=True, problem="the kubelet has not opened ListAndWatch yet")
         if not await self._until(lambda: lost() or self._servicer.list_sent, within=self._timing.dial_back):
             raise RegistrationError(
@@ -548,16 +552,17 @@ class Endpoint:
 
     @property
     def _succeeding(self) -> bool:
-        return not self._dropped and self._clock() < self._plugins.succeeding_until
+        return self._drops < MAX_DROPS and self._clock() < self._plugins.succeeding_until
 
     def _dropped_with_predecessor(self) -> bool:
         """Whether to register again at once. Kubernetes 1.26 to 1.35 knows a plugin by its resource alone: when our
-        predecessor's stream ends, it drops us.
+        predecessor's stream ends, it drops us; and may drop us again, as it has yet to see the end of our own.
         """
-        dropped, self._dropped = self._succeeding, self._dropped or self._succeeding
-        if dropped:
-            log.info("dropped with the predecessor, registering again", resource=self._plugin.resource)
-        return dropped
+        if not self._succeeding:
+            return False
+        self._drops += 1
+        log.info("dropped with the predecessor, registering again", resource=self._plugin.resource)
+        return True
 
     async def _step_back(
         self, lost: Callable[[], bool], before: Mapping[Path, FileIdentity], backoffs: Backoffs
