@@ -98,10 +98,13 @@ class Offered:
         return self.slots > 1
 
     def grant(self, memory: int, cores: int, slots: int) -> Grant:
-        """The family's grant of a part, as consumed; ``cores`` of 0 are no limit."""
+        """The family's grant of a part, as consumed; ``cores`` of 0 are no limit.
+
+        Rounded down, as the scheduler adds up percents: parts of all of a device are no more of its cores than it has.
+        """
         if not self.shared:
             return self.whole
-        own = -(-cores * self.every_core // MOST_CORES)
+        own = max(1, cores * self.every_core // MOST_CORES) if cores else 0
         return Grant(
             uuid=self.device.uuid, device_type=self.whole.device_type, memory=memory, cores=own, slots=max(1, slots)
         )

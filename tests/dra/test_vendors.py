@@ -48,3 +48,24 @@ async def test_a_device_is_made_ready_whole_and_in_a_part_where_it_is_shared(cas
     assert not isinstance(answer, ClaimError), answer
     assert answer.shares[0].grant.memory == 1024
     assert "1024" in answer.spec + str(answer.files)
+
+
+@pytest.mark.parametrize("amounts", [("33", "33", "34"), ("12", "13", "25", "50"), ("1",) * 9], ids="+".join)
+async def test_parts_that_are_a_whole_device_together_have_its_compute_units_without_sharing_any(amounts, tmp_path):
+    case = next(one for one in MACHINES if str(one) == "mi300x-8")
+    it = found(case, tmp_path, **BY_CLAIMS)
+    claims = Claims(it.rig.root, family=it.family)
+    claims.node.snapshot.set(it.snapshot)
+    one = offered(it.family, it.snapshot)[0]
+    masks = []
+
+    for number, cores in enumerate(amounts):
+        booked = {"memory": "1024Mi", "cores": cores, "slots": "1"}
+        result = {"request": "gpu", "driver": DRIVER, "pool": NODE, "device": one.name}
+        ref = claims.claim(f"c{number}", {**result, "shareID": f"s{number}", "consumedCapacity": booked})
+        env = claims.limits(await claims.names(ref))
+        spans = [span.partition("-") for span in env["HSA_CU_MASK"].removeprefix("0:").split(",")]
+        masks.append({unit for first, _, last in spans for unit in range(int(first), int(last or first) + 1)})
+
+    assert [len(mask) for mask in masks] == [304 * int(cores) // 100 for cores in amounts]
+    assert len(set().union(*masks)) == sum(map(len, masks)) <= 304
