@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from cdi.edits import ContainerEdits
 from hami_plugin.demo.node import install_core
 from hami_plugin.demo.steps import part
@@ -28,6 +30,8 @@ from tests.support.rigs import NODE, Rig, known, rig
 
 UNLIMITED = "unlimited_shares"
 UID = "00000000-0000-4000-8000-000000000001"
+GOLDEN = Path(__file__).parents[1] / "vendors/golden/machines"
+"""What pods receive on each machine, as it was reviewed."""
 INVENTED = Path(__file__).parents[1] / "vendors/machines"
 """Machines of vendors of which no profile is known."""
 
@@ -290,6 +294,36 @@ async def recorded(case: Case, root: Path) -> dict[str, Any]:
     if whole:
         told["whole"] = await received(seen, way, whole, root / "whole")
     return told
+
+
+def reviewed(case: Case, what: str) -> Mapping[str, Any]:
+    """What was reviewed that a pod with a ``share`` or a ``whole`` device receives there."""
+    told = yaml.load((GOLDEN / f"{Path(case.profile).stem}.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader)
+    found: Mapping[str, Any] = told[case.way.name].get(what, {})
+    return found
+
+
+def reviewed_device(case: Case) -> str:
+    """The UUID of the whole device of which that is told; the node is ``NODE``."""
+    (first, *_) = reviewed(case, "whole")["ids"].values()
+    return str(first).partition(",")[0].partition(" of ")[2]
+
+
+def reviewed_variables(told: Mapping[str, Any]) -> dict[str, str]:
+    """Those that a container has however it gets its device: not what a vendor's own runtime reads, nor the host's
+    paths.
+    """
+    return {name: text for name, text in told.get("env", {}).items() if "VISIBLE" not in name and not _of_host(text)}
+
+
+def reviewed_mounts(told: Mapping[str, Any]) -> set[str]:
+    """Paths in the container, but for those that are the host's, too."""
+    targets = {one.partition(" <- ")[0] for one in told.get("mounts", ())}
+    return {one for one in targets if not _of_host(one)}
+
+
+def _of_host(text: str) -> bool:
+    return text.startswith(("NODE/", "MACHINE/"))
 
 
 def registered(found: Found) -> tuple[DeviceInfo, ...]:

@@ -17,11 +17,21 @@ from hami_plugin.scheduler.engine.node_info import read_idle_node as stocks_of
 from hami_plugin.sdk import Family, load_vendor, vendor_names
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine
-from tests.support.machines import UNLIMITED, Case, Found, cases, expected, found, profiles, recorded, registered
+from tests.support.machines import (
+    GOLDEN,
+    UNLIMITED,
+    Case,
+    Found,
+    cases,
+    expected,
+    found,
+    profiles,
+    recorded,
+    registered,
+)
 from tests.support.rigs import known
 from tests.support.scale import spread
 
-GOLDEN = Path(__file__).parent / "golden/machines"
 UNTOLD = "fabric_untold"
 """What a profile says where nobody can ask a machine how its devices are linked."""
 
