@@ -8,16 +8,13 @@ each other, so each kube-scheduler asks the replica beside it.
 from __future__ import annotations
 
 import asyncio
-import secrets
-import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from hami_plugin.dra.conversion import ClaimVendor, ConvertedPod, convert, exceeding
+from hami_plugin.dra.conversion import ClaimVendor
 from hami_plugin.errors import ClusterError, HamiError, WireError
 from hami_plugin.model.ports import ClusterApi
 from hami_plugin.model.views import PodPatch, PodView, node_view, pod_view
@@ -25,8 +22,7 @@ from hami_plugin.node_status.events import EventRecorder, Written
 from hami_plugin.process.aio import Backoff, cancelled, in_slices
 from hami_plugin.process.log import logger
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING
-from hami_plugin.scheduler.engine.admission import Allowed, Scheduling, Views, crowded, reviewing
-from hami_plugin.scheduler.engine.capacity import impossible
+from hami_plugin.scheduler.engine.admission import Scheduling, crowded
 from hami_plugin.scheduler.engine.filter import (
     FilterResult,
     NoDemand,
@@ -38,7 +34,6 @@ from hami_plugin.scheduler.engine.filter import (
 from hami_plugin.scheduler.engine.fit import PodFit
 from hami_plugin.scheduler.engine.node_info import with_legacy_register
 from hami_plugin.scheduler.engine.pod_info import UNASSIGNED, assignment
-from hami_plugin.scheduler.engine.requests import Denied
 from hami_plugin.scheduler.extender.bind import PACE, Binder, NodeLocks, OvertakenError, UnsureError, repeated, write
 from hami_plugin.scheduler.extender.cache import PendingDecision, Preferences, Resync, SchedulerCache
 from hami_plugin.scheduler.extender.claiming import ClaimTemplates
@@ -46,17 +41,14 @@ from hami_plugin.scheduler.extender.payloads import (
     BindingArgs,
     ExtenderArgs,
     Json,
-    admission_response,
     binding_args,
     bound_result,
     extender_args,
     filter_result,
     mapping,
-    member,
-    name,
-    readable,
 )
 from hami_plugin.scheduler.extender.resizes import Resizes
+from hami_plugin.scheduler.extender.review import Reviewer
 from hami_plugin.sdk import Family
 
 T = TypeVar("T")
@@ -442,91 +434,6 @@ class Extender:
         self._unfinished.add(task)
         task.add_done_callback(self._unfinished.discard)
         return task
-
-
-class Reviewer:
-    """Decides which pods are taken, and with which defaults. ``refuse_impossible``: not those that can never run.
-
-    Pods that ask for devices of ``vendors`` get claims in place of their limits.
-    """
-
-    def __init__(
-        self,
-        cache: SchedulerCache,
-        scheduling: Scheduling,
-        *,
-        refuse_impossible: bool,
-        vendors: Sequence[ClaimVendor],
-        templates: ClaimTemplates,
-    ) -> None:
-        self._cache = cache
-        self._scheduling = scheduling
-        self._refuse_impossible = refuse_impossible
-        self._vendors = tuple(vendors)
-        self._templates = templates
-
-    async def review(self, asked: Json) -> Json:
-        """Answer in the version that was asked in. WireError when there is no request in it.
-
-        What is no pod that is being created is let through. Before the cluster is known only the pod itself is judged.
-        """
-        request = asked.get("request")
-        if not isinstance(request, Mapping):
-            raise WireError("admission review: no request", hint="send what the API server sends")
-        response = admission_response(str(request.get("uid", "")), await self._decided(request))
-        version = str(asked.get("apiVersion") or "admission.k8s.io/v1")
-        return {"apiVersion": version, "kind": "AdmissionReview", "response": response}
-
-    async def _decided(self, request: Json) -> Allowed | Denied:
-        pod = request.get("object")
-        kind = member(request, "kind", "admission review")
-        if not isinstance(pod, Mapping) or kind.get("kind") != "Pod" or request.get("operation") != "CREATE":
-            return Allowed()
-        if not isinstance(pod.get("spec"), Mapping):
-            raise WireError("admission review: a pod without a spec", hint="send what the API server sends")
-        if not crowded(pod):
-            readable(pod, "admission review")
-        metadata = {**member(pod, "metadata", "admission review")}
-        metadata["namespace"] = metadata.get("namespace") or name(request, "namespace", "admission review") or "default"
-        whole = {**pod, "metadata": metadata}  # a pod that is being created may not say its namespace yet
-        cache = self._cache
-        namespace, token = metadata["namespace"], secrets.token_hex(8)
-        quota = cache.quota(namespace, without=str(metadata.get("uid", "")))
-        rewrite = partial(self._rewrite, namespace, token)
-        taken = False
-        try:
-            decided = await in_slices(
-                reviewing(whole, cache.families, self._scheduling, quota, self._impossible, rewrite=rewrite)
-            )
-            if (
-                isinstance(decided, Allowed)
-                and isinstance(decided.rewritten, ConvertedPod)
-                and not request.get("dryRun")
-            ):
-                if why := await self._templates.ensure(namespace, decided.rewritten.templates):
-                    return Denied(why=why)
-                taken = True
-            return decided
-        finally:
-            if not taken:
-                cache.pods.claimed.forget(token)
-
-    def _rewrite(self, namespace: str, token: str, stored: Json, pods: Views) -> ConvertedPod | Denied | None:
-        """The pod with claims, if its namespace may have so much. It counts from now on, whoever asks next."""
-        found = convert(stored, pods, self._vendors, token) if self._vendors else None
-        if not isinstance(found, ConvertedPod):
-            return found
-        cache = self._cache
-        used = cache.counted(namespace, [family for vendor in self._vendors for family in vendor.families])
-        if why := exceeding(found.claimed, self._vendors, cache.quotas.hard(namespace), used):
-            return Denied(why=f"exceeding resource quota: {why}")
-        cache.pods.claimed.expect(namespace, found.claimed, time.monotonic())
-        return found
-
-    def _impossible(self, pod: PodView) -> str:
-        if not self._refuse_impossible:
-            return ""
-        return impossible(pod, self._cache.families, self._cache.nodes.largest)
 
 
 def why_pending(result: FilterResult, names: Sequence[str]) -> str:
