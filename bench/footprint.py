@@ -29,8 +29,8 @@ class Allowance:
 
 
 ALLOWANCES = (
-    Allowance(node=Node(gpus=8, split=10), memory=86, cpu=8.0),
-    Allowance(node=Node(gpus=64, split=100), memory=92, cpu=12.0),
+    Allowance(node=Node(gpus=8, split=10), memory=83, cpu=8.0),
+    Allowance(node=Node(gpus=64, split=100), memory=88, cpu=12.0),
 )
 
 

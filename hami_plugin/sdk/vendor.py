@@ -127,6 +127,18 @@ class Vendor:
         return simulator
 
 
+def lazy(place: str) -> Callable[..., Any]:
+    """The function at ``package.module:name``, imported when it is first called: a node loads the settings of all
+    vendors, to look for their hardware, and the rest of those that it has.
+    """
+    module, _, name = place.partition(":")
+
+    def call(*arguments: Any) -> Any:
+        return getattr(importlib.import_module(module), name)(*arguments)
+
+    return call
+
+
 def serving(
     families: Callable[[Any], tuple[Family, ...]], node_side: Callable[[Any, Family], NodeSide]
 ) -> Callable[[Any], tuple[Family, ...]]:

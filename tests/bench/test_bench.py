@@ -160,6 +160,10 @@ async def test_the_running_daemon_loads_these_libraries_and_nothing_of_commands_
     assert {name for name in own if name.startswith("hami_plugin.partitions.")} == {
         f"hami_plugin.partitions.{name}" for name in ("life", "reconciliation")
     }
+    absent = ("amd", "ascend", "cambricon", "enflame", "hygon", "metax")
+    assert {name for name in own if name.startswith(tuple(f"vendors.{vendor}." for vendor in absent))} == {
+        f"vendors.{vendor}.settings" for vendor in absent
+    }
     assert {name for name in own if name.startswith("hami_plugin.dra.")} == {
         f"hami_plugin.dra.{name}" for name in ("claims", "prepared", "slices")
     }

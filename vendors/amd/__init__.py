@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from hami_plugin.sdk import Vendor, serving
-from vendors.amd.driver import GPUS, open_driver
-from vendors.amd.injection import node_side
-from vendors.amd.rules import families
-from vendors.amd.settings import AmdSettings
+from hami_plugin.sdk import Vendor, lazy, serving
+from vendors.amd.settings import GPUS, AmdSettings
 
 VENDOR = Vendor(
     name="amd",
     title="AMD GPUs",
     noun="GPU",
     settings=AmdSettings,
-    families=serving(families, node_side),
-    open=open_driver,
+    families=serving(lazy("vendors.amd.rules:families"), lazy("vendors.amd.injection:node_side")),
+    open=lazy("vendors.amd.driver:open_driver"),
     present=GPUS.present,
 )

@@ -17,10 +17,10 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Links
 from hami_plugin.model.usage import DeviceLoad
-from hami_plugin.sdk import Driver, Hardware, PollingDriver, distances, pci
+from hami_plugin.sdk import Driver, PollingDriver, distances, pci
 from hami_plugin.sdk.pci import text
 from vendors.amd.rules import DEVICE_TYPE
-from vendors.amd.settings import AmdSettings
+from vendors.amd.settings import GPUS, AmdSettings
 
 XGMI = 11
 ONE_HOP = 15
@@ -92,7 +92,6 @@ def _properties(folder: Path) -> Mapping[str, int]:
 
 LIMITER: Final = "vgpu/libamvgpu.so"
 """HAMi's limiter for AMD, below the hook directory. It needs glibc 2.34 in the container."""
-GPUS: Final = Hardware(title="AMD GPU", vendors=("1002",), kinds=("03", "12"), module="amdgpu")
 _UNCORRECTABLE = re.compile(r"^ue:\s*(\d+)", re.MULTILINE)
 MODELS: Final[Mapping[str, str]] = MappingProxyType(
     {

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from hami_plugin.config.vendors import ResourceName, TreeSettings, setting
+from hami_plugin.sdk import Hardware
+
+GPUS = Hardware(title="AMD GPU", vendors=("1002",), kinds=("03", "12"), module="amdgpu")
 
 
 class AmdSettings(TreeSettings):

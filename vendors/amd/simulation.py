@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.boards import MachineFiles, SimulatedBoard, rewritten, without
 from hami_plugin.simulation.trees import Files, Symlink, attributes, on_bus
-from vendors.amd.driver import GPUS, MIB, ONE_HOP, XGMI
+from vendors.amd.driver import MIB, ONE_HOP, XGMI
+from vendors.amd.settings import GPUS
 
 KFD = "sys/devices/virtual/kfd/kfd"
 NODES = f"{KFD}/topology/nodes"

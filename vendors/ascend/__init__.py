@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from hami_plugin.sdk import Vendor, serving
-from vendors.ascend.driver import NPUS, AscendDriver
-from vendors.ascend.injection import node_side
-from vendors.ascend.rules import families
-from vendors.ascend.settings import AscendSettings
+from hami_plugin.sdk import Vendor, lazy, serving
+from vendors.ascend.settings import NPUS, AscendSettings
 
 VENDOR = Vendor(
     name="ascend",
     title="Ascend NPUs",
     noun="NPU",
     settings=AscendSettings,
-    families=serving(families, node_side),
-    open=AscendDriver,
+    families=serving(lazy("vendors.ascend.rules:families"), lazy("vendors.ascend.injection:node_side")),
+    open=lazy("vendors.ascend.driver:AscendDriver"),
     present=NPUS.present,
     isolated=True,  # libdcmi.so is C that nobody here can look into, asked with our own guess of its structures
 )

@@ -13,11 +13,11 @@ from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Link, Links, symmetric
-from hami_plugin.sdk import Hardware, HealthEvent
+from hami_plugin.sdk import HealthEvent
 from hami_plugin.sdk.pci import look
 from hami_plugin.sdk.polling import QueriedDevice
 from vendors.ascend.dcmi import BARE_NAME, NO_DEVICE, NOT_PERMITTED, PLACES, Dcmi, DcmiError, NoDcmiError, Unit
-from vendors.ascend.settings import AscendSettings, NodeSettings
+from vendors.ascend.settings import NPUS, AscendSettings, NodeSettings
 
 SILENT: Final = "NpuSilent"
 _ALARMS = {1: "NpuMinorAlarm", 2: "NpuMajorAlarm", 3: "NpuCriticalAlarm"}
@@ -80,8 +80,6 @@ def link(kind: int, *, same_numa: bool) -> Link:
 
 
 CONTROL_NODES = ("davinci_manager", "devmm_svm", "hisi_hdc")
-NPUS = Hardware(title="NPU", vendors=("19e5",), kinds=("1200",), module="drv_davinci")
-"""Huawei's network cards are of another class."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

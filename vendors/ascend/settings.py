@@ -11,6 +11,10 @@ from pydantic import BeforeValidator, Field, model_validator
 from hami_plugin.config.settings import AbsolutePath, Section
 from hami_plugin.config.vendors import AS_IT_IS, Fixed, ResourceName, TreeSettings, listed, setting
 from hami_plugin.model.delivery import Way
+from hami_plugin.sdk import Hardware
+
+NPUS = Hardware(title="NPU", vendors=("19e5",), kinds=("1200",), module="drv_davinci")
+"""Huawei's network cards are of another class."""
 
 
 class NodeSettings(TreeSettings):

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from hami_plugin.sdk import Vendor, serving
-from vendors.cambricon.driver import MLUS, open_driver
-from vendors.cambricon.injection import node_side
-from vendors.cambricon.rules import families
-from vendors.cambricon.settings import CambriconSettings
+from hami_plugin.sdk import Vendor, lazy, serving
+from vendors.cambricon.settings import MLUS, CambriconSettings
 
 VENDOR = Vendor(
     name="cambricon",
     title="Cambricon MLUs",
     noun="MLU",
     settings=CambriconSettings,
-    families=serving(families, node_side),
-    open=open_driver,
+    families=serving(lazy("vendors.cambricon.rules:families"), lazy("vendors.cambricon.injection:node_side")),
+    open=lazy("vendors.cambricon.driver:open_driver"),
     present=MLUS.present,
 )

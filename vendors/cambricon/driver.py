@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Links
 from hami_plugin.sdk import (
     Driver,
-    Hardware,
     PollingDriver,
     ToolError,
     distances,
@@ -27,9 +26,7 @@ from hami_plugin.sdk import (
 from hami_plugin.sdk.tools import LastKnown, lines
 from vendors.cambricon.cndev import Cndev, CndevError
 from vendors.cambricon.rules import DEVICE_TYPE, name
-from vendors.cambricon.settings import DYNAMIC, CambriconSettings
-
-MLUS: Final = Hardware(title="Cambricon device", vendors=("cabc",), module="cambricon-drv")
+from vendors.cambricon.settings import DYNAMIC, MLUS, CambriconSettings
 
 # | 0     /   MLU370-X4    v1.1.6 | On          v4.20.11 | 0%          N/A       |
 # |  0%   32C         30 W/ 150 W |     0 MiB/ 23308 MiB | 10240 MiB/1048576 MiB |

@@ -16,6 +16,9 @@ from hami_plugin.config.vendors import (
     TrustSettings,
     setting,
 )
+from hami_plugin.sdk import Hardware
+
+MLUS = Hardware(title="Cambricon device", vendors=("cabc",), module="cambricon-drv")
 
 DYNAMIC: Final = "dynamic-smlu"
 SLOTS: Final = 100

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Links
-from hami_plugin.sdk import Driver, Hardware, PollingDriver, distances, pci, read
+from hami_plugin.sdk import Driver, PollingDriver, distances, pci, read
 from hami_plugin.sdk.tools import LastKnown, lines
 from vendors.enflame.partitions import DrsInstance, DrsState, Gcu
 from vendors.enflame.rules import NAMES
-from vendors.enflame.settings import EnflameSettings
+from vendors.enflame.settings import GCUS, EnflameSettings
 
 DRS = "DRS"
 """What the tool says of a card that is cut into partitions."""
@@ -123,7 +123,6 @@ class Efsmi:
 
 
 _SWITCHED = "; the daemon switches the card once it is idle: hami-plugin partitions says what it waits for"
-GCUS: Final = Hardware(title="Enflame device", vendors=("1e36",), module="enflame")
 _GCU = re.compile(r"gcu(\d{1,4})")
 
 

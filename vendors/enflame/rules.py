@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from hami_plugin.model.placement import Grant
@@ -179,3 +180,12 @@ def patch(clock: Callable[[], int]) -> Patch:
         }
 
     return of_decision
+
+
+def families(settings: EnflameSettings, clock: Callable[[], int] = time.time_ns) -> tuple[Family, ...]:
+    """Partitions, whole cards, and shared cards unless partitions have taken over their name.
+
+    ``clock`` says when a decision is written, in nanoseconds since 1970.
+    """
+    shares = () if settings.shared == settings.drs else (shared(settings, clock),)
+    return (drs.family(settings, clock), whole(settings), *shares)

@@ -10,6 +10,9 @@ from pydantic import model_validator
 
 from hami_plugin.config.settings import AbsolutePath
 from hami_plugin.config.vendors import AS_IT_IS, Fixed, ResourceName, TreeSettings, setting
+from hami_plugin.sdk import Hardware
+
+GCUS = Hardware(title="Enflame device", vendors=("1e36",), module="enflame")
 
 
 class EnflameSettings(TreeSettings):

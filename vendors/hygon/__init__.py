@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from hami_plugin.sdk import Vendor, serving
-from vendors.hygon.driver import DCUS, open_driver
-from vendors.hygon.injection import node_side
-from vendors.hygon.rules import families
-from vendors.hygon.settings import HygonSettings
+from hami_plugin.sdk import Vendor, lazy, serving
+from vendors.hygon.settings import DCUS, HygonSettings
 
 VENDOR = Vendor(
     name="hygon",
     title="Hygon DCUs",
     noun="DCU",
     settings=HygonSettings,
-    families=serving(families, node_side),
-    open=open_driver,
+    families=serving(lazy("vendors.hygon.rules:families"), lazy("vendors.hygon.injection:node_side")),
+    open=lazy("vendors.hygon.driver:open_driver"),
     present=DCUS.present,
 )

@@ -12,10 +12,10 @@ from typing import Final
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Links
-from hami_plugin.sdk import Driver, Hardware, PollingDriver, distances, pci, tools
+from hami_plugin.sdk import Driver, PollingDriver, distances, pci, tools
 from hami_plugin.sdk.pci import PciDevice
 from vendors.hygon.rules import DEVICE_TYPE
-from vendors.hygon.settings import HygonSettings
+from vendors.hygon.settings import DCUS, DRIVERS, HygonSettings
 
 QUESTION = ("--showbus", "--showtoponuma", "--json")
 ADDRESS, NODE = "PCI Bus", "(Topology) Numa Node"
@@ -55,9 +55,6 @@ def parsed(tool: Path, printed: str) -> Mapping[str, int]:
     return {address: int(node) for address, node in rows if address and node.isdecimal()}
 
 
-DRIVERS: Final = ("hycu", "hydcu")
-DCUS: Final = Hardware(title="Hygon DCU", vendors=("1d94",), kinds=("03", "12"), module=DRIVERS[0])
-"""Hygon's processors have functions with the same vendor id; DCUs are display controllers or accelerators."""
 FIRST_RENDER: Final = 128
 MIB: Final = 1024 * 1024
 

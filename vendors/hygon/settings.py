@@ -8,6 +8,11 @@ from typing import ClassVar
 
 from hami_plugin.config.settings import AbsolutePath
 from hami_plugin.config.vendors import ResourceName, TreeSettings, setting
+from hami_plugin.sdk import Hardware
+
+DRIVERS = ("hycu", "hydcu")
+DCUS = Hardware(title="Hygon DCU", vendors=("1d94",), kinds=("03", "12"), module=DRIVERS[0])
+"""Hygon's processors have functions with the same vendor id; DCUs are display controllers or accelerators."""
 
 
 class HygonSettings(TreeSettings):

@@ -9,8 +9,9 @@ from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.boards import SimulatedBoard, rewritten, without
 from hami_plugin.simulation.tools import Tool, ToolState
 from hami_plugin.simulation.trees import Files, attributes, on_bus
-from vendors.hygon.driver import ADDRESS, DCUS, MIB, NODE, QUESTION
+from vendors.hygon.driver import ADDRESS, MIB, NODE, QUESTION
 from vendors.hygon.injection import CONTROL, OPTIONAL_CONTROL
+from vendors.hygon.settings import DCUS
 
 IDS = {"Z100": "54b7", "K100_AI": "6210"}
 BANNER = "================ System Management Interface ================\n"

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from hami_plugin.sdk import Vendor, serving
-from vendors.metax.driver import GPUS, open_driver
-from vendors.metax.injection import node_side
-from vendors.metax.rules import families
-from vendors.metax.settings import MetaxSettings
+from hami_plugin.sdk import Vendor, lazy, serving
+from vendors.metax.settings import GPUS, MetaxSettings
 
 VENDOR = Vendor(
     name="metax",
     title="MetaX GPUs",
     noun="GPU",
     settings=MetaxSettings,
-    families=serving(families, node_side),
-    open=open_driver,
+    families=serving(lazy("vendors.metax.rules:families"), lazy("vendors.metax.injection:node_side")),
+    open=lazy("vendors.metax.driver:open_driver"),
     present=GPUS.present,
 )

@@ -17,7 +17,6 @@ from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Links
 from hami_plugin.sdk import (
     Driver,
-    Hardware,
     PollingDriver,
     ToolError,
     distances,
@@ -27,7 +26,7 @@ from hami_plugin.sdk import (
 )
 from hami_plugin.sdk.tools import lines
 from vendors.metax import rules
-from vendors.metax.settings import MetaxSettings
+from vendors.metax.settings import GPUS, MetaxSettings
 from vendors.metax.zones import connected
 
 T = TypeVar("T")
@@ -133,7 +132,6 @@ def _memory_rows(printed: str) -> Iterator[tuple[str, int]]:
             yield address, int(found[1]) // 1024
 
 
-GPUS: Final = Hardware(title="MetaX GPU", vendors=("9999",), module="metax")
 CONTROL: Final = "mxcd"
 
 

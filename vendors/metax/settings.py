@@ -10,6 +10,9 @@ from pydantic import BeforeValidator, Field
 from hami_plugin.config.settings import AbsolutePath
 from hami_plugin.config.vendors import CdiClass, CdiSettings, ResourceName, TrustSettings, listed, setting
 from hami_plugin.model.delivery import Delivery
+from hami_plugin.sdk import Hardware
+
+GPUS = Hardware(title="MetaX GPU", vendors=("9999",), module="metax")
 
 UNCUT = "sGPUs are not cut on this node: a container has its GPU alone, and all of its memory and cores"
 

@@ -8,8 +8,9 @@ from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.boards import SimulatedBoard, noted, without
 from hami_plugin.simulation.tools import Tool, ToolState
 from hami_plugin.simulation.trees import Files, on_bus
-from vendors.metax.driver import CONTROL, GPUS, LINKED
+from vendors.metax.driver import CONTROL, LINKED
 from vendors.metax.injection import OPTIONAL_CONTROL
+from vendors.metax.settings import GPUS
 
 IDS = {"MXC500": "4001", "MXC600-A": "4081"}
 FIRST_RENDER = 128

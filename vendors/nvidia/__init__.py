@@ -5,14 +5,9 @@ Importing this package loads neither NVIDIA's library nor its binding.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.sdk import Driver, Vendor, serving
+from hami_plugin.sdk import Vendor, lazy, serving
 from vendors.nvidia.host import HostTrees
-from vendors.nvidia.injection import instances_side, node_side
-from vendors.nvidia.instances import family
-from vendors.nvidia.rules import families
 from vendors.nvidia.settings import NvidiaSettings
 
 
@@ -21,19 +16,13 @@ def _present(settings: NvidiaSettings, paths: HostPaths) -> bool:
     return settings.nvml_library is not None or trees.present()
 
 
-def _open(settings: NvidiaSettings, paths: HostPaths) -> Driver:
-    from vendors.nvidia.driver import open_driver  # noqa: PLC0415  # it loads NVIDIA's binding
-
-    return open_driver(settings, paths)
-
-
 VENDOR = Vendor(
     name="nvidia",
     title="NVIDIA GPUs",
     noun="GPU",
     settings=NvidiaSettings,
-    families=serving(families, node_side),
-    further=lambda settings, device_type: replace(family(device_type), node=instances_side(settings)),
-    open=_open,
+    families=serving(lazy("vendors.nvidia.rules:families"), lazy("vendors.nvidia.injection:node_side")),
+    further=lazy("vendors.nvidia.injection:instances_family"),
+    open=lazy("vendors.nvidia.driver:open_driver"),  # it loads NVIDIA's binding
     present=_present,
 )

@@ -39,7 +39,7 @@ from vendors.nvidia.driver_files import DriverFiles, HookProgram, driver_places,
 from vendors.nvidia.dynamic_mig import former_side, mode_side, partition_side
 from vendors.nvidia.host import FAMILY, VISIBLE, VOID, HostTrees, instance, instances, read_capabilities
 from vendors.nvidia.host_files import RootedTree
-from vendors.nvidia.instances import MIG_MODE, TYPE
+from vendors.nvidia.instances import MIG_MODE, TYPE, family
 from vendors.nvidia.region import Allotted, read_usage, write_limits, write_pace
 from vendors.nvidia.rules import BOTH_KINDS
 from vendors.nvidia.settings import NvidiaSettings
@@ -541,6 +541,11 @@ def instances_side(settings: NvidiaSettings) -> NodeSide:
         labels=instance_labels,
         numa_hints=True,
     )
+
+
+def instances_family(settings: NvidiaSettings, device_type: str) -> Family:
+    """The instances of one profile."""
+    return replace(family(device_type), node=instances_side(settings))
 
 
 PLACES = 16

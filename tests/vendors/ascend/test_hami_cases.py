@@ -20,7 +20,7 @@ from hami_plugin.sdk import Family
 from tests.hami import values
 from tests.hami.parity import Parity
 from tests.support.hami import answers
-from vendors.ascend import families
+from vendors.ascend.rules import families
 from vendors.ascend.settings import AscendSettings
 
 FILES = Path(__file__).parents[2] / "vectors/hami-tests"

@@ -21,7 +21,7 @@ from hami_plugin.sdk import Family
 from tests.hami import fits
 from tests.hami.parity import Parity
 from tests.hami.vendors.ascend import parity
-from vendors.ascend import families
+from vendors.ascend.rules import families
 from vendors.ascend.settings import CHIPS, AscendSettings
 
 SOFT = {"huawei.com/vnpu-mode": "hami-core"}

@@ -22,8 +22,8 @@ from tests.hami.differences import DIFFERENCES
 from tests.hami.vendors.enflame import parity
 from tests.support.hami import asks
 from tests.support.hami_questions import renamed
-from vendors.enflame import families
 from vendors.enflame.partitions import Wanted, chosen, in_gb, number, offered, size
+from vendors.enflame.rules import families
 from vendors.enflame.settings import EnflameSettings
 
 DECIDED_AT = 1_700_000_000_000_000_001

@@ -11,7 +11,8 @@ from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Action
 from hami_plugin.simulation.machines import machine_names
 from tests.support.rigs import absent_and_back, kept_back_and_healed, known, lost_alone, rig
-from vendors.hygon.driver import DCUS, Dcu, NumaNodes
+from vendors.hygon.driver import Dcu, NumaNodes
+from vendors.hygon.settings import DCUS
 
 PROFILES = [name for name in machine_names() if known(name).vendor == "hygon"]
 

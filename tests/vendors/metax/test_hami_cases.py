@@ -17,7 +17,8 @@ from tests.hami.catalog import Known
 from tests.hami.compare import compared
 from tests.hami.vendors.metax import parity
 from tests.support.hami import FOLDER, asks
-from vendors.metax import families, rules, zones
+from vendors.metax import rules, zones
+from vendors.metax.rules import families
 from vendors.metax.settings import MetaxSettings
 
 FILES = sorted(path.stem for path in FOLDER.glob("metax_*.json"))

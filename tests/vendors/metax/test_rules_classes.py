@@ -15,7 +15,7 @@ from hami_plugin.scheduler.engine.filter import ClusterSnapshot, FilterResult, f
 from hami_plugin.scheduler.engine.node_info import read_idle_node
 from hami_plugin.scheduler.engine.pod_info import PodIndex, patch
 from hami_plugin.scheduler.engine.requests import Admitted
-from vendors.metax import families
+from vendors.metax.rules import families
 from vendors.metax.settings import MetaxSettings
 
 FAMILIES = families(MetaxSettings())

@@ -10,7 +10,7 @@ from hami_plugin.scheduler.engine.devices import Context, Given, idle
 from hami_plugin.scheduler.engine.fit import Granted, fit
 from hami_plugin.scheduler.engine.requests import Demand, Invalid
 from hami_plugin.scheduler.engine.scores import Decision
-from vendors.metax import families
+from vendors.metax.rules import families
 from vendors.metax.settings import MetaxSettings
 
 GPU, _ = families(MetaxSettings())

@@ -14,8 +14,7 @@ from hami_plugin.scheduler.engine.devices import Context, DeviceState, Given, Te
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied, Invalid
 from hami_plugin.scheduler.engine.scores import Decision, Ranking
-from vendors.metax import families
-from vendors.metax.rules import qos_fits
+from vendors.metax.rules import families, qos_fits
 from vendors.metax.settings import MetaxSettings
 
 DECIDED_AT = 1_700_000_000_000_000_001

@@ -23,9 +23,9 @@ from hami_plugin.simulation.boards import (
 from hami_plugin.simulation.c_compiler import BuildError, CSources
 from hami_plugin.simulation.tools import OTHERWISE, PROGRAM, Tool, ToolState
 from hami_plugin.simulation.trees import Files
-from vendors.cambricon.driver import CARDS, MLUS
+from vendors.cambricon.driver import CARDS
 from vendors.cambricon.injection import BESIDE, CONTROL
-from vendors.cambricon.settings import DYNAMIC
+from vendors.cambricon.settings import DYNAMIC, MLUS
 
 VERSION = "v5.10.22"
 IDS = {"MLU370-X8": "0370", "MLU590-M9": "0590"}

@@ -10,7 +10,7 @@ from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.boards import MachineFiles, SimulatedBoard, noted, without
 from hami_plugin.simulation.tools import OTHERWISE, PROGRAM, Tool, ToolState
 from hami_plugin.simulation.trees import Files, on_bus
-from vendors.enflame.driver import GCUS
+from vendors.enflame.settings import GCUS
 
 SLICES = (1, 2, 3, 6)
 PARTITIONS, CUT, NO_PROFILES = "partitions", "cut", "no-profiles"
