@@ -80,7 +80,7 @@ class _Pcie(ctypes.Structure):
     ]
 
 
-class _Resources(ctypes.Structure):
+class _SocResources(ctypes.Structure):
     """What a chip is cut into: the first part of DCMI's structure of 360 bytes."""
 
     _fields_ = [("count", ctypes.c_uint), ("ids", ctypes.c_uint * 32), ("rest", ctypes.c_ubyte * 228)]
@@ -239,7 +239,7 @@ class Dcmi:
         return tuple(found)
 
     def _numbers(self, unit: Unit) -> tuple[int, ...]:
-        found = _Resources()
+        found = _SocResources()
         try:
             self._ask_virtual(unit, _ALL, found)
         except DcmiError as error:
