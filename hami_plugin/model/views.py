@@ -241,6 +241,20 @@ def brief_pod_view(pod: Json) -> PodView:
     return pod_view(pod, brief=True)
 
 
+MAX_CONTAINERS = 512
+CONTAINER_LISTS = ("initContainers", "containers")
+
+
+def crowded(pod: Mapping[str, Any]) -> str:
+    """Why a v1 Pod has too many containers for a scheduler, which shows each to each family; empty when it has not."""
+    spec = pod.get("spec")
+    lists = [spec.get(key) for key in CONTAINER_LISTS] if isinstance(spec, Mapping) else []
+    count = sum(len(one) for one in lists if isinstance(one, Sequence))
+    if count <= MAX_CONTAINERS:
+        return ""
+    return f"pod has {count} containers, and at most {MAX_CONTAINERS} are looked at; split it into several pods"
+
+
 def pod_view(pod: Json, *, brief: bool = False) -> PodView:
     """Read a v1 Pod. Fields that are missing, or are not what they should be, are empty: nothing in a pod raises."""
     meta, spec, status = _map(pod, "metadata"), _map(pod, "spec"), _map(pod, "status")

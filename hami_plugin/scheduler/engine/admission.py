@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hami_plugin.model.pausing import Pausing, at_once
-from hami_plugin.model.views import ContainerView, PodView, pod_view
+from hami_plugin.model.views import CONTAINER_LISTS, ContainerView, PodView, crowded, pod_view
 from hami_plugin.scheduler.engine.devices import Quota
 from hami_plugin.scheduler.engine.fit import demands, overlong, requested
 from hami_plugin.scheduler.engine.node_info import scheduling_policies
@@ -53,9 +53,6 @@ def _of_maps(path: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> 
 
 IGNORE = ("hami.io/webhook", "ignore")
 """The label of pods that admission leaves alone. HAMi's webhook configuration does not even ask about them."""
-
-MAX_CONTAINERS = 512
-_CONTAINERS = ("initContainers", "containers")
 
 DEFAULT_SCHEDULER = "default-scheduler"
 
@@ -176,18 +173,8 @@ def _outright(view: PodView, scheduling: Scheduling, *, crowded: bool) -> Allowe
     return None
 
 
-def crowded(pod: Mapping[str, Any]) -> str:
-    """Why a v1 Pod has too many containers to be reviewed, each by each family; empty when it has not."""
-    spec = pod.get("spec")
-    lists = [spec.get(key) for key in _CONTAINERS] if isinstance(spec, Mapping) else []
-    count = sum(len(one) for one in lists if isinstance(one, Sequence))
-    if count <= MAX_CONTAINERS:
-        return ""
-    return f"pod has {count} containers, and at most {MAX_CONTAINERS} are looked at; split it into several pods"
-
-
 def _without_containers(pod: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {key: value for key, value in pod["spec"].items() if key not in _CONTAINERS}
+    return {key: value for key, value in pod["spec"].items() if key not in CONTAINER_LISTS}
 
 
 def admitted(pod: PodView, families: Sequence[Family]) -> PodView | Denied:

@@ -9,9 +9,9 @@ from functools import partial
 
 from hami_plugin.dra.conversion import ClaimVendor, ConvertedPod, convert, exceeding
 from hami_plugin.errors import WireError
-from hami_plugin.model.views import PodView
+from hami_plugin.model.views import PodView, crowded
 from hami_plugin.process.aio import in_slices
-from hami_plugin.scheduler.engine.admission import Allowed, Scheduling, Views, crowded, reviewing
+from hami_plugin.scheduler.engine.admission import Allowed, Scheduling, Views, reviewing
 from hami_plugin.scheduler.engine.capacity import impossible
 from hami_plugin.scheduler.engine.requests import Denied
 from hami_plugin.scheduler.extender.cache import SchedulerCache

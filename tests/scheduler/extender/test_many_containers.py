@@ -2,7 +2,7 @@
 
 import pytest
 
-from hami_plugin.scheduler.engine.admission import MAX_CONTAINERS
+from hami_plugin.model.views import MAX_CONTAINERS
 from hami_plugin.scheduler.extender import cache
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.scheduling import add_node, ask, manifest, reasons, schedule, serving, until
