@@ -18,7 +18,7 @@ from hami_plugin.cluster.requests import ApiCall, ApiCalls, ListPace, Shape, Too
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.pausing import Pausing
 from hami_plugin.model.views import Feed, Json, anonymous, misshapen
-from hami_plugin.process.aio import Backoff, in_slices
+from hami_plugin.process.aio import Backoff, cancelled, in_slices
 from hami_plugin.process.log import logger
 
 MAX_LINE_BYTES = 16 * 2**20  # etcd holds 1.5 MiB an object; JSON may be several times longer than what etcd holds
@@ -215,15 +215,21 @@ class Informer(Generic[T]):
         if self._version not in ("", "0"):
             query["resourceVersionMatch"] = "NotOlderThan"
         found: list[T] = []
-        for page in range(MAX_PAGES):
-            items, version, token, shaped = await self._repeated_page(query)
-            found += await in_slices(self._views(items, shaped=shaped))
-            del items  # a page may be many times as large as what is kept of it, and the next is on its way
-            if not token:
-                break
-            if token == query.get("continue") or page == MAX_PAGES - 1:
-                raise ClusterError(f"list {self._topic.kind}: the list has no last page", hint="it is retried")
-            query = self._query({"continue": token})
+        coming = asyncio.create_task(self._repeated_page(query))
+        try:
+            for page in range(MAX_PAGES):
+                items, version, token, shaped = await coming
+                if token:
+                    if token == query.get("continue") or page == MAX_PAGES - 1:
+                        raise ClusterError(f"list {self._topic.kind}: the list has no last page", hint="it is retried")
+                    query = self._query({"continue": token})
+                    coming = asyncio.create_task(self._repeated_page(query))  # while this one is gone through
+                found += await in_slices(self._views(items, shaped=shaped))
+                del items  # a page may be many times as large as what is kept of it
+                if not token:
+                    break
+        finally:
+            await cancelled(coming)
         self._listed, self._version, self._silent = True, version, 0
         log.info("listed", kind=self._topic.kind, count=len(found), version=self._version)
         await self._replace(found)

@@ -11,8 +11,10 @@ import pytest
 from hami_plugin.cluster import informer
 from hami_plugin.cluster.client import connect_wide
 from hami_plugin.errors import ClusterError
+from hami_plugin.model.pausing import at_once
 from hami_plugin.model.ports import Subject
 from hami_plugin.model.views import Feed, PodPatch
+from hami_plugin.process.aio import holds
 from tests.support.scheduling import until
 from tests.support.watching import LIST_PODS, Pods, manifest, running
 
@@ -85,6 +87,28 @@ async def test_a_long_list_comes_in_pages_and_is_delivered_once(server, timing, 
     assert pods.log == [("replace", 25)]
     assert nodes.names == [*(f"m{number:02}" for number in range(25)), "n1"]
     assert server.count(LIST_PODS) == server.count(LIST_NODES) == 3
+
+
+async def test_the_next_page_is_asked_for_while_one_is_gone_through(server, timing, tmp_path, monkeypatch):
+    for number in range(25):
+        server.create_node(f"m{number:02}")
+    kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
+    nodes, pages = Nodes(), []
+
+    async def until_the_next_is_there(work):
+        wanted = min(len(pages) + 2, 3)
+        pages.append(await holds(lambda: server.count(LIST_NODES) >= wanted, within=5.0))
+        return at_once(work)
+
+    monkeypatch.setattr(informer, "in_slices", until_the_next_is_there)
+
+    async with (
+        connect_wide("toy", kubeconfig=kubeconfig, timing=dataclasses.replace(timing, page=10), environ={}) as wide,
+        running(wide.follow_nodes(nodes.feed)),
+    ):
+        await until(lambda: nodes.lists)
+
+    assert pages == [True, True, True]
 
 
 def refuse_later_pages(server, status, times):
