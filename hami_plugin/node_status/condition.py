@@ -116,15 +116,17 @@ class NodeConditions:
         self._now = now
 
     async def run(self) -> NoReturn:
-        """Until it is cancelled."""
+        """Until it is cancelled. What is to be taken away shows in the node's view, so that alone is waited for."""
         while True:
+            seen = self._node.view.version
             try:
                 await self.look()
             except ClusterError as error:
                 hint = "" if error.status != 403 else "; the chart grants it with config.nodeCondition: true"
                 log.warning("node condition not written", problem=f"{error.message}{hint}")
                 await asyncio.sleep(AGAIN_S)
-            await asyncio.sleep(EVERY_S)
+                continue
+            await (asyncio.sleep(EVERY_S) if self._wanted else self._node.view.changed(seen))
 
     async def look(self) -> None:
         """Compare once, and write what differs."""

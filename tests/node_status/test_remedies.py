@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.device import Health, Snapshot
-from hami_plugin.model.views import NodeView
-from hami_plugin.node_status import remediation
+from hami_plugin.model.views import NodeCondition, NodeView
+from hami_plugin.node_status import condition, remediation
 from hami_plugin.node_status.annotations import FamilySource
-from hami_plugin.node_status.condition import condition_of, kinds_of
+from hami_plugin.node_status.condition import WELL, NodeConditions, condition_of, kinds_of
 from hami_plugin.node_status.registration import LiveNode
 from hami_plugin.node_status.remediation import Remediation, Remedy, changes, remedy
-from hami_plugin.process.aio import Watched
+from hami_plugin.process.aio import Watched, cancelled
 from hami_plugin.protocol.keys import RESET_WANTED
 from tests.support.builders import FAMILY, device, grant, held_by, ids, pod, uuid
+from tests.support.node import until
 
 CORDONING = replace(FAMILY, rules=replace(FAMILY.rules, cordon="toy/cordon"))
 NOUNS = {"toy": "NPU", "other": "DEV"}
@@ -60,6 +62,31 @@ def test_a_condition_is_unknown_without_a_driver_and_absent_without_devices(one,
     found = condition_of(kind)
 
     assert (found and found.status) == status
+
+
+async def test_conditions_that_nobody_wants_are_taken_away_whenever_the_node_shows_them_and_not_looked_for(monkeypatch):
+    monkeypatch.setattr(condition, "EVERY_S", 3600.0)
+    monkeypatch.setattr(condition, "AGAIN_S", 0.0)
+    left = NodeView(name="n", conditions=(NodeCondition(type="GPUDegraded", status="False", reason=WELL),))
+    taken, node = [], LiveNode()
+
+    class Writer:
+        async def patch_conditions(self, changes):
+            taken.append([one["type"] for one in changes])
+            if len(taken) == 1:
+                raise ClusterError("refused", status=403)
+            node.deliver(NodeView(name="n"))
+
+    task = asyncio.create_task(NodeConditions(Writer(), node, list, wanted=False).run())
+    try:
+        for times in (2, 3):
+            await asyncio.sleep(0)
+            node.deliver(left)
+            await until(lambda: len(taken) == times)  # noqa: B023
+    finally:
+        await cancelled(task)
+
+    assert taken == [["GPUDegraded"]] * 3
 
 
 def test_only_devices_that_need_a_reset_are_cordoned_and_only_free_ones_want_it():
