@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import grpc
+import yaml
 
 from hami_plugin.kubelet.api.podresources_pb2 import ListPodResourcesRequest
 from hami_plugin.kubelet.api.podresources_pb2_grpc import PodResourcesListerStub
@@ -23,7 +24,7 @@ JOURNAL = "/var/lib/hami-plugin/claims"
 STOCK = "default-scheduler"
 CLAIM = "gpu"
 """What pods call their claim, and the claim its request."""
-FREE_S = 40
+FREE_S, BACK_S = 40, 90
 TOGETHER = ("cannot allocate all claims", "FailedScheduling")
 
 
@@ -175,6 +176,16 @@ class Claims:
         self.made.clear()
         self.await_free()
 
+    def nodes(self, uuid: str) -> tuple[set[str], set[str]]:
+        """Of the device with this UUID, and of its vendor's other devices, by the CDI specs."""
+        for path in self.node.path(SPECS).glob("hami-plugin_*"):
+            spec = yaml.load(path.read_text(), yaml.CSafeLoader)
+            devices = {one["name"]: _nodes(one) for one in spec["devices"] if one["name"] != "all"}
+            if uuid in devices:
+                own = devices[uuid] | _nodes(spec)
+                return own, set[str]().union(*devices.values()) - own
+        raise LookupError(uuid)
+
     def told_by_kubelet(self, pod: str) -> dict[str, set[str]]:
         """The devices of each container, by the kubelet's PodResources."""
         path = self.node.path(SOCKET)
@@ -195,6 +206,10 @@ def ending(node: Node, names: Iterable[str]) -> None:
             node.api.call("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods/{name}")
     for name in names:
         until(_gone(node, name), f"the end of pod {name}", FREE_S)
+
+
+def _nodes(part: Object) -> set[str]:
+    return {one["path"] for one in part.get("containerEdits", {}).get("deviceNodes", ())}
 
 
 def _gone(node: Node, name: str) -> Callable[[], bool]:

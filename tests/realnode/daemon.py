@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,10 +15,17 @@ from tests.realnode.node import Node, is_ready
 from tests.realnode.processes import pid_of
 from tests.realnode.release import DAEMON, NAMESPACE, SCHEDULER, SIMULATION, Release, values
 from tests.realnode.servers import until
+from tests.runtimes.inside import OPENED
+from tests.runtimes.simulated import HOOK, HOOK_SCRIPT
 from vendors.nvidia.simulation import NvmlSimulator
 
 START_S = 180  # the controller waits longer and longer after pods that failed
 PORT = 9394
+MACHINES = f"{SIMULATION}/machines"
+NO_DRIVER = 239
+"""A major: a container that may open such a node is told that there is no device, and not that it may not."""
+PERMITTED = {OPENED, "No such device or address"}
+"""What is told of a node that a container may open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +40,35 @@ class Daemon:
         before = self.pod()
         Release(node=self.node).upgrade(values(self.profile, plugin))
         self._await_another(before)
+
+    def serve(self, profiles: Sequence[str], limiters: Sequence[str] = (), **plugin: Any) -> None:
+        """``configure`` it for other simulated machines, of different vendors, whose nodes containers can be given.
+
+        A profile is a name, or the path of a file. Each machine is in ``MACHINES`` under its name. ``limiters`` are
+        directories of the node with limiters that no image of ours has.
+        """
+        names = [Path(one).stem for one in profiles]
+        for one in profiles:
+            if "/" in one:
+                self.node.enclosure.write(f"{MACHINES}/{Path(one).name}", Path(one).read_bytes())
+        told = ",".join(f"{MACHINES}/{Path(one).name}" if "/" in one else one for one in profiles)
+        folder = MACHINES if len(names) > 1 else f"{MACHINES}/{names[0]}"  # a single one is in the directory itself
+        arguments = [f"--simulate={told}", f"--simulation-dir={folder}", "--log-format=json"]
+        paths = [{"path": SIMULATION, "readOnly": False}, *({"path": one} for one in limiters)]
+        # No limit of memory: there are many machines.
+        self.configure(extraArgs=arguments, hostPaths=paths, resources={}, **plugin)
+        for name in names:
+            self._make_nodes(f"{MACHINES}/{name}")
+        until(lambda: self.pods_there() == 1, "the end of the former daemon", START_S)
+
+    def _make_nodes(self, folder: str) -> None:
+        """Put device nodes in place of a machine's plain files, and a hook that the node can run."""
+        top = self.node.path(f"{folder}/dev")
+        for number, path in enumerate(sorted(one for one in top.rglob("*") if one.is_file())):
+            path.unlink()
+            self.node.enclosure.make_node(f"{folder}/dev/{path.relative_to(top)}", NO_DRIVER, number)
+        if (hook := self.node.path(folder) / HOOK).exists():
+            hook.write_bytes(HOOK_SCRIPT.read_bytes())
 
     def pod(self) -> dict[str, Any] | None:
         """The newest pod that is not ending, if there is one."""

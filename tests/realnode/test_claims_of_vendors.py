@@ -1,20 +1,17 @@
 """Case v, too: devices of other vendors by ResourceClaims, beside NVIDIA's by the device plugin, from one daemon."""
 
-from dataclasses import replace
-
 import pytest
-import yaml
 
 from hami_plugin.dra.slices import driver_name
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine
 from tests.realnode import versions
 from tests.realnode.asked import container, manifest
-from tests.realnode.claims import SPECS, Claims, request
+from tests.realnode.claims import Claims, request
 from tests.realnode.conftest import PROFILE
+from tests.realnode.daemon import PERMITTED
 from tests.realnode.ground import NAME
 from tests.realnode.pods import Pods
-from tests.realnode.release import SIMULATION
 from tests.realnode.servers import until
 from tests.runtimes.machines import MACHINES
 
@@ -29,10 +26,6 @@ PROFILES = (
 VENDORS = {vendor_of(load_machine(profile)).name: profile for profile in PROFILES}
 INSTANCE = {"node.kubernetes.io/instance-type": "trn1.32xlarge"}
 AMD_CORE = "/usr/local/vgpu/libamvgpu.so"
-MAJOR = 239
-"""Of no driver: a container that may open such a node is told that there is no device, and not that it may not."""
-NOT_THERE = "No such device or address"
-PERMITTED = {"yes", NOT_THERE}
 
 
 @pytest.fixture(scope="module")
@@ -40,23 +33,11 @@ def all_vendors(installed, node):
     """The daemon with a machine of each vendor; afterwards it has the first one alone again."""
     node.kubectl("label", "--overwrite", "node", NAME, *(f"{key}={value}" for key, value in INSTANCE.items()))
     node.path(AMD_CORE).write_text("stands for AMD's library")
-    every = replace(installed, profile=",".join((PROFILE, *PROFILES)))
-    sections = {vendor: {"frontEnd": "dra"} for vendor in VENDORS}
-    every.configure(**sections, resources={})  # no limit of memory: a dozen machines are simulated at once
-    for profile in PROFILES:
-        make_nodes(node, profile)
-    yield every
+    installed.serve((PROFILE, *PROFILES), **{vendor: {"frontEnd": "dra"} for vendor in VENDORS})
+    yield installed
     node.kubectl("label", "node", NAME, *(f"{key}-" for key in INSTANCE))
     installed.configure()
     until(lambda: node.allocatable("nvidia.com/gpu") == 80, "all shares", 60)
-
-
-def make_nodes(node, profile):
-    """Put device nodes in place of the plain files of a simulated machine."""
-    top = node.path(f"{SIMULATION}/{profile}/dev")
-    for number, path in enumerate(sorted(one for one in top.rglob("*") if one.is_file())):
-        path.unlink()
-        node.enclosure.make_node(f"{SIMULATION}/{profile}/dev/{path.relative_to(top)}", MAJOR, number)
 
 
 @pytest.fixture
@@ -64,21 +45,6 @@ def claims(all_vendors, node, scheduler):
     made = Claims(node=node, pods=Pods(node=node, place=scheduler.place))
     yield made
     made.clear()
-
-
-def named(node, uuid):
-    """The nodes of the device with this UUID, and those of its vendor's other devices, by the CDI specs."""
-    for path in node.path(SPECS).glob("hami-plugin_*"):
-        spec = yaml.safe_load(path.read_text())
-        devices = {one["name"]: _nodes(one) for one in spec["devices"] if one["name"] != "all"}
-        if uuid in devices:
-            own = devices[uuid] | _nodes(spec)
-            return own, set().union(*devices.values()) - own
-    raise LookupError(uuid)
-
-
-def _nodes(part):
-    return {one["path"] for one in part.get("containerEdits", {}).get("deviceNodes", ())}
 
 
 def test_a_whole_device_of_every_vendor_is_in_its_pod_and_no_other_device(claims, node, all_vendors):
@@ -94,7 +60,7 @@ def test_a_whole_device_of_every_vendor_is_in_its_pod_and_no_other_device(claims
     claims.pods.await_running(*given, gpu, within_s=120)
 
     for name, uuid in given.items():
-        own, others = named(node, uuid)
+        own, others = claims.nodes(uuid)
         seen = claims.pods.granted(name)
         assert seen.devices.keys() == own, name
         assert not seen.devices.keys() & others, name
