@@ -58,10 +58,10 @@ class Daemon:
         # No limit of memory: there are many machines.
         self.configure(extraArgs=arguments, hostPaths=paths, resources={}, **plugin)
         for name in names:
-            self._make_nodes(f"{MACHINES}/{name}")
+            self.make_nodes(f"{MACHINES}/{name}")
         until(lambda: self.pods_there() == 1, "the end of the former daemon", START_S)
 
-    def _make_nodes(self, folder: str) -> None:
+    def make_nodes(self, folder: str) -> None:
         """Put device nodes in place of a machine's plain files, and a hook that the node can run."""
         top = self.node.path(f"{folder}/dev")
         for number, path in enumerate(sorted(one for one in top.rglob("*") if one.is_file())):
