@@ -15,7 +15,7 @@ from cdi import store
 from hami_plugin import cli
 from hami_plugin.allocation.ledger import Journal
 from hami_plugin.cluster.client import ApiServer
-from hami_plugin.daemon import app
+from hami_plugin.daemon import node
 from hami_plugin.dra import prepared, preparing
 from hami_plugin.dra.prepared import ClaimFiles, PreparedClaims
 from hami_plugin.dra.preparing import ClaimPreparer, PreparingTiming
@@ -218,7 +218,8 @@ def install():
     for verb, done in (("create", "created"), ("update", "updated"), ("delete", "deleted")):
         around_awaited(ApiServer, f"{verb}_slice", f"a slice is to be {done}", f"a slice was {done}")
     boot = FILE.with_suffix(".boot").read_text()
-    app._boot_id = lambda _proc: boot
+    assert node._boot_id
+    node._boot_id = lambda _proc: boot
     # What takes longer in production, for pods that may come and calls that never do.
     sweep = 0.2 if FILE.with_suffix(".lost").exists() else 600.0
     manager.Timing = partial(manager.Timing, grace=0.2)

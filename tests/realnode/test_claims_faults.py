@@ -3,12 +3,17 @@
 import os
 import re
 import signal
+import time
+from statistics import quantiles
 
+import grpc
 import pytest
 
+from hami_plugin.kubelet.api import dra_v1_pb2
+from hami_plugin.kubelet.api.dra_v1_pb2_grpc import DRAPluginStub
 from tests.realnode import versions
-from tests.realnode.asked import NAMESPACE, container
-from tests.realnode.claims import CLAIM, DRIVER, GROUP, Claims, request
+from tests.realnode.asked import NAMESPACE, container, manifest
+from tests.realnode.claims import CLAIM, DRIVER, GROUP, OWN, STOCK, Claims, receiving, request
 from tests.realnode.ground import NAME
 from tests.realnode.mig import TRAP
 from tests.realnode.pods import Pods
@@ -26,11 +31,16 @@ OWN_NAME = "example.com/whole-gpu"
 """Of which no device plugin ever had any."""
 BOOT = """
 from pathlib import Path
-from hami_plugin.daemon import app
-app._boot_id = lambda _proc: Path(__file__).with_name("boot").read_text()
+from hami_plugin.daemon import node
+assert node._boot_id
+node._boot_id = lambda _proc: Path(__file__).with_name("boot").read_text()
 """
 """Beside the daemon's own code: a host of which the test says which boot it has."""
-MANY, TOGETHER = 100, 10
+MANY, TOGETHER, THOUSAND = 100, 10, 1000
+SLOTS = 10
+"""Of a card."""
+STATE = "/var/lib/hami-plugin"
+LOCAL = (("grpc.enable_http_proxy", 0), ("grpc.default_authority", "localhost"))
 
 
 @pytest.fixture(scope="module")
@@ -215,6 +225,101 @@ def test_many_claims_leave_no_file_and_each_is_answered_fast(claims, by_label, r
     assert claims.specs() == set()
     assert claims.prepared() == {}
     record_property("figures", f"99 of {MANY} claims, {TOGETHER} at a time, were prepared within {within:g} s each")
+
+
+@pytest.mark.full
+def test_a_thousand_claims_prepared_and_released_leave_no_file(claims, by_label, node, record_property):
+    """In the place of the kubelet, which would start their pods: as many at a time as the node has slots."""
+    node.servers["kubelet"].end()
+    try:
+        with Kubelet(node, DRIVER) as kubelet:
+            devices = sorted(claims.devices())
+            slots = [(device, share) for device in devices for share in range(SLOTS)]
+            prepared, released = [], []
+            for begin in range(0, THOUSAND, len(slots)):
+                numbers = range(begin, min(begin + len(slots), THOUSAND))
+                made = [allocated(node, f"direct-{n}", *slots[n - begin]) for n in numbers]
+                prepared += [kubelet.prepare(one) for one in made]
+                assert len(claims.specs()) == len(claims.prepared()) == len(made)
+                released += [kubelet.unprepare(one) for one in made]
+                assert (claims.specs(), claims.prepared()) == (set(), {})
+                for one in made:
+                    removed(node, one["metadata"]["name"])
+    finally:
+        node.servers["kubelet"].start()
+    until(node.is_ready, "the node", BACK_S)
+
+    assert len(prepared) == len(released) == THOUSAND
+    assert [path.name for path in node.path(STATE).glob(".*.tmp")] == []
+    for what, times in (("prepared", prepared), ("released", released)):
+        cuts = quantiles(times, n=100)
+        told = f"p50 {cuts[49] * 1000:.1f} ms, p99 {cuts[98] * 1000:.1f}, at most {max(times) * 1000:.0f}"
+        record_property("figures", f"{THOUSAND} claims {what} one after the other: {told}")
+
+
+class Kubelet:
+    """Its calls of a driver, as the kubelet makes them."""
+
+    def __init__(self, node, driver):
+        (self._socket,) = node.path(f"/var/lib/kubelet/plugins/{driver}").glob("dra.*.sock")
+
+    def __enter__(self):
+        self._channel = grpc.insecure_channel(f"unix:{self._socket}", options=LOCAL)
+        self._stub = DRAPluginStub(self._channel)
+        return self
+
+    def __exit__(self, *_exc):
+        self._channel.close()
+
+    def prepare(self, claim):
+        """How many seconds it took."""
+        request = dra_v1_pb2.NodePrepareResourcesRequest(claims=[named(claim)])
+        began = time.monotonic()
+        (answer,) = self._stub.NodePrepareResources(request, timeout=45).claims.values()
+        took = time.monotonic() - began
+        assert not answer.error
+        (device,) = answer.devices
+        assert device.cdi_device_ids
+        return took
+
+    def unprepare(self, claim):
+        request = dra_v1_pb2.NodeUnprepareResourcesRequest(claims=[named(claim)])
+        began = time.monotonic()
+        (answer,) = self._stub.NodeUnprepareResources(request, timeout=45).claims.values()
+        assert not answer.error
+        return time.monotonic() - began
+
+
+def named(claim):
+    meta = claim["metadata"]
+    return dra_v1_pb2.Claim(namespace=meta["namespace"], uid=meta["uid"], name=meta["name"])
+
+
+def allocated(node, name, device, share):
+    """A pod of this node with a claim for a slot of a device, as the scheduler leaves both."""
+    spec = {"devices": {"requests": [request(memory="1000Mi", cores="1")]}}
+    body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}, "spec": spec}
+    claim = node.api.call("POST", f"{OWN}/resourceclaims", body)
+    listed = [{"name": CLAIM, "resourceClaimName": name}]
+    pod = node.api.create_pod(manifest(name, receiving(), nodeName=NAME, schedulerName=STOCK, resourceClaims=listed))
+    result = {
+        "request": CLAIM,
+        "driver": DRIVER,
+        "pool": NAME,
+        "device": device,
+        "shareID": f"00000000-0000-4000-8000-{share:012}",
+        "consumedCapacity": {"memory": "1000Mi", "cores": "1", "slots": "1"},
+    }
+    claim["status"] = {
+        "allocation": {"devices": {"results": [result]}},
+        "reservedFor": [{"resource": "pods", "name": name, "uid": pod["metadata"]["uid"]}],
+    }
+    return node.api.call("PUT", f"{OWN}/resourceclaims/{name}/status", claim)
+
+
+def removed(node, name):
+    node.api.call("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods/{name}?gracePeriodSeconds=0")
+    node.api.call("DELETE", f"{OWN}/resourceclaims/{name}")
 
 
 def answered(daemon):
