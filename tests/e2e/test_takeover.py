@@ -37,7 +37,7 @@ async def settled(stage, arrivals):
 
 
 @pytest.mark.scenario("K11")
-@pytest.mark.parametrize("rivals", spread([Rivals.BY_SOCKET, Rivals.NEWEST, Rivals.BY_RESOURCE], part=3))
+@pytest.mark.parametrize("rivals", spread([Rivals.BY_SOCKET, Rivals.NEWEST, Rivals.BY_RESOURCE], part=2))
 async def test_a_successor_takes_over_while_pods_arrive_and_neither_pod_nor_device_is_missing(running, tell, rivals):
     stage = await running()
     version(stage, rivals)
