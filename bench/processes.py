@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.shipped import ENVIRONMENT, FLAGS
@@ -26,8 +26,19 @@ class Memory:
     share: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interpreter:
+    """What starts Python, and the environment that it needs."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+THIS = Interpreter(command=(sys.executable,))
+
+
 async def spawn(
-    *arguments: str | Path, log: Path | None = None, packages: Path | None = None
+    *arguments: str | Path, log: Path | None = None, packages: Path | None = None, interpreter: Interpreter = THIS
 ) -> asyncio.subprocess.Process:
     """Start ``python …``. Its standard output comes back through a pipe, or goes to ``log`` with its errors.
 
@@ -37,7 +48,8 @@ async def spawn(
     if packages is not None:
         environment |= {**ENVIRONMENT, "PYTHONPATH": str(packages)}
         arguments = (*FLAGS, *arguments)
-    command = (sys.executable, *(str(argument) for argument in arguments))
+    environment |= interpreter.environment
+    command = (*interpreter.command, *(str(argument) for argument in arguments))
     if log is None:
         return await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, env=environment)
     with log.open("ab") as file:

@@ -23,7 +23,7 @@ import aiohttp
 
 from bench.figures import Figure, Spread
 from bench.occupation import CORES, COUNT, MEMORY, PARTS, node_view_of, nvidia, part
-from bench.processes import cpu_seconds, end, memory, peak_memory, running, spawn
+from bench.processes import THIS, Interpreter, cpu_seconds, end, memory, peak_memory, running, spawn
 from bench.selection import profile
 from bench.shipped import packages
 from hami_plugin.demo.node import reserved_port
@@ -354,7 +354,7 @@ class Running:
 
 @asynccontextmanager
 async def scheduler(
-    kubeconfig: Path, session: aiohttp.ClientSession, *more: str, url: str = ""
+    kubeconfig: Path, session: aiohttp.ClientSession, *more: str, url: str = "", interpreter: Interpreter = THIS
 ) -> AsyncIterator[Running]:
     """The scheduler process, compiled as in the image, once it is ready. With ``more`` options it may listen at another
     ``url``. Its log is beside the ``kubeconfig``.
@@ -370,7 +370,9 @@ async def scheduler(
         command = ("-m", "hami_plugin", "scheduler", *(str(word) for pair in options.items() for word in pair), *more)
         packages(shipped)
         began = time.monotonic()
-        process = await spawn(*command, log=kubeconfig.with_name("scheduler.log"), packages=shipped)
+        process = await spawn(
+            *command, log=kubeconfig.with_name("scheduler.log"), packages=shipped, interpreter=interpreter
+        )
         try:
             await ready(session, f"http://127.0.0.1:{probes}/readyz", process)
             seconds, pid = time.monotonic() - began, process.pid

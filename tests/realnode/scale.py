@@ -27,7 +27,7 @@ import yaml
 from bench import scale
 from bench.figures import Spread
 from bench.occupation import nvidia
-from bench.processes import cpu_seconds, memory, peak_memory
+from bench.processes import Interpreter, cpu_seconds, memory, peak_memory
 from bench.scale import Api, HollowDaemons, Running, Size
 from tests.charts import helm
 from tests.realnode import ground, versions
@@ -41,6 +41,8 @@ from tests.runtimes.enclosure import Enclosure, enclosed
 from tools.debian import telling
 from tools.debian.commands import LackingError
 from tools.debian.telling import Say
+from tools.image import build, debian
+from tools.image.python import Python
 
 NAME = "hami-plugin-scheduler"
 PLAIN = "plain-scheduler"
@@ -155,7 +157,8 @@ async def _placed(
         say(str(runs[-1]))
         runs.append(await cluster.run("unlimited, alone, without devices", f"{PLAIN}-unlimited", {}, {}))
         say(str(runs[-1]))
-        async with scale.scheduler(folder / "kubeconfig", session, *arguments, url=OURS) as process:
+        kubeconfig, interpreter = folder / "kubeconfig", _shipped(say)
+        async with scale.scheduler(kubeconfig, session, *arguments, url=OURS, interpreter=interpreter) as process:
             say(f"our process is ready after {process.ready:.2f} s, {process.cpu:.2f} s of a CPU")
             runs.append(await cluster.run("ours, with devices", "hami-scheduler", scale.SHARE, {"ours": process.pid}))
             say(str(runs[-1]))
@@ -177,6 +180,12 @@ async def _placed(
             f"bind beside it: {binds}",
         ]
         return "\n".join(lines)
+
+
+def _shipped(say: Say) -> Interpreter:
+    """The image's own Python: Debian's is compiled for speed, which one that a developer has built need not be."""
+    python = Python(root=debian.kept_in(build.cache() / "base", say))
+    return Interpreter(command=python.command, environment={"PYTHONHOME": python.home})
 
 
 async def _direct(api: Api, process: Running, size: Size) -> scale.Placed:

@@ -22,20 +22,27 @@ class Python:
 
     def run(self, *arguments: str, remedy: str = "", **environment: str) -> str:
         """Run it and return what it printed. What it compiles is the same each time: the seed of hashes is fixed."""
-        loader = self._one("lib*/ld-linux*.so.*")
-        libraries = ":".join(str(folder.parent) for folder in self._all("lib/*/libc.so.6", "usr/lib/*/libssl.so.3"))
-        program = str(self.root / PLACE)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-        fixed = {"PYTHONHASHSEED": "0", "PYTHONHOME": str(self.root / "usr"), "PYTHONUTF8": "1"}
+        fixed = {"PYTHONHASHSEED": "0", "PYTHONHOME": self.home, "PYTHONUTF8": "1"}
         return output(
-            [
-                *(str(loader), "--inhibit-cache", "--library-path", libraries, "--argv0", program, program),
-                *("-B", "-P", "-s", *arguments),
-            ],
+            [*self.command, "-B", "-P", "-s", *arguments],
             deadline_s=DEADLINE_S,
             environment={**inherited, **fixed, **environment},
             remedy=remedy,
         )
+
+    @property
+    def home(self) -> str:
+        """What PYTHONHOME has to be for it."""
+        return str(self.root / "usr")
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What starts it, to be followed by its arguments."""
+        loader = self._one("lib*/ld-linux*.so.*")
+        libraries = ":".join(str(folder.parent) for folder in self._all("lib/*/libc.so.6", "usr/lib/*/libssl.so.3"))
+        program = str(self.root / PLACE)
+        return (str(loader), "--inhibit-cache", "--library-path", libraries, "--argv0", program, program)
 
     def compile(self, tree: Path, *folders: str) -> None:
         """Compile all modules below folders of a tree, which name their places as the container sees them.
