@@ -33,6 +33,7 @@ from hami_plugin.model.views import (
     node_view,
     pod_view,
     quota_view,
+    shaped_pod_view,
 )
 from hami_plugin.process.aio import Watched
 
@@ -342,7 +343,14 @@ class WholeCluster:
     async def follow_pods(self, feed: Feed[PodView]) -> NoReturn:
         # A list from before our own last decisions would give their shares away again after a restart.
         topic = ListWatch(
-            kind="pods", path=PODS, selector=LIVING, view=brief_pod_view, shape=BriefPod, feed=feed, present=True
+            kind="pods",
+            path=PODS,
+            selector=LIVING,
+            view=brief_pod_view,
+            shape=BriefPod,
+            shaped=shaped_pod_view,
+            feed=feed,
+            present=True,
         )
         await Informer(self._calls, topic, self._timing).run()
 

@@ -65,7 +65,8 @@ class ListWatch(Generic[T]):
 
     ``present``: the first list must be the present state, not the server's cache, which may be somewhat old.
     ``single``: at most one object, which a watch from the beginning delivers at once, so that it needs no list.
-    ``shape`` is a type with the members that ``view`` reads: the others are passed over.
+    ``shape`` is a type with the members that ``view`` reads: the others are passed over. ``shaped`` is the view of what
+    was parsed as that type, where it takes less time.
     """
 
     kind: str
@@ -76,6 +77,7 @@ class ListWatch(Generic[T]):
     present: bool = False
     single: bool = False
     shape: type[Any] | None = None
+    shaped: Callable[[Any], T] | None = None
 
 
 _ListMeta = TypedDict("_ListMeta", {"resourceVersion": str, "continue": str}, total=False)
@@ -129,6 +131,7 @@ class Informer(Generic[T]):
         self._topic = topic
         self._timing = timing
         self._page_shape, self._event_shape = _shapes(topic.shape)
+        self._shaped = topic.shaped or topic.view
         self._pace = ListPace(every=timing.list_every, burst=2)
         self._listed = topic.single
         # "0" accepts the server's cache, "" demands the present state, anything else is a lower bound.
@@ -317,7 +320,9 @@ class Informer(Generic[T]):
         nameless = anonymous(item)
         if why := nameless or ("" if shaped else misshapen(item)):
             self._calls.unreadable_objects.note(self._topic.kind, named(item), why)
-        return None if nameless else self._topic.view(item)
+        if nameless:
+            return None
+        return self._shaped(item) if shaped else self._topic.view(item)
 
     async def _watch(self) -> bool:
         """Follow until the server ends the watch: whether it lived as long as we asked for."""

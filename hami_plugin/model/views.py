@@ -241,6 +241,42 @@ def brief_pod_view(pod: Json) -> PodView:
     return pod_view(pod, brief=True)
 
 
+def shaped_pod_view(pod: BriefPod) -> PodView:
+    """``brief_pod_view`` in half the time, of a pod that was parsed as a ``BriefPod``: all is what it should be."""
+    meta, spec = pod["metadata"], pod.get("spec", _PodSpec())
+    return PodView(
+        uid=meta.get("uid", ""),
+        namespace=meta.get("namespace") or "default",
+        name=meta["name"],
+        node=spec.get("nodeName", ""),
+        phase=pod.get("status", _PodStatus()).get("phase") or "Pending",
+        created=meta.get("creationTimestamp") or "",
+        deleted=bool(meta.get("deletionTimestamp")),
+        scheduler=spec.get("schedulerName", ""),
+        annotations=_without_last_applied(meta.get("annotations", {})),
+        containers=(
+            *[_shaped_container(one, init=True) for one in spec.get("initContainers", ())],
+            *[_shaped_container(one, init=False) for one in spec.get("containers", ())],
+        ),
+        resource_version=meta.get("resourceVersion", ""),
+        runtime_class=spec.get("runtimeClassName", ""),
+        group=meta.get("labels", {}).get(GROUP_LABEL) or spec.get("schedulingGroup", {}).get("podGroupName", ""),
+        shares_processes=spec.get("shareProcessNamespace", False),
+    )
+
+
+def _shaped_container(item: _Container, *, init: bool) -> ContainerView:
+    resources = item.get("resources", _Resources())
+    return ContainerView(
+        name=item.get("name", ""),
+        init=init,
+        restartable=init and item.get("restartPolicy") == "Always",
+        limits=resources.get("limits", {}),
+        requests=resources.get("requests", {}),
+        privileged=item.get("securityContext", _SecurityContext()).get("privileged", False),
+    )
+
+
 MAX_CONTAINERS = 512
 CONTAINER_LISTS = ("initContainers", "containers")
 
@@ -408,7 +444,10 @@ def _misshapen(item: Json) -> str:
 
 
 def _annotations(meta: Json) -> Mapping[str, str]:
-    found = _texts(meta, "annotations")
+    return _without_last_applied(_texts(meta, "annotations"))
+
+
+def _without_last_applied(found: Mapping[str, str]) -> Mapping[str, str]:
     return {name: text for name, text in found.items() if name != LAST_APPLIED} if LAST_APPLIED in found else found
 
 

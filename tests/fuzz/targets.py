@@ -41,7 +41,16 @@ from hami_plugin.kubelet.api import podresources_pb2 as resources
 from hami_plugin.kubelet.holders import holders_of, kept_in
 from hami_plugin.kubelet.servicer import allocate_response, answer_of, list_response, offers_of
 from hami_plugin.model import quantity
-from hami_plugin.model.views import BriefNode, BriefPod, NodeView, brief_pod_view, node_view, pod_view, quota_view
+from hami_plugin.model.views import (
+    BriefNode,
+    BriefPod,
+    NodeView,
+    brief_pod_view,
+    node_view,
+    pod_view,
+    quota_view,
+    shaped_pod_view,
+)
 from hami_plugin.protocol import decisions as pods
 from hami_plugin.protocol import handshake, lock, register, scores
 from hami_plugin.protocol.decisions import claims
@@ -207,9 +216,9 @@ def objects(data: bytes) -> None:
     if value is not None:
         for view in (pod_view, node_view, quota_view):
             view(value)
-        for shape, view in ((BriefPod, brief_pod_view), (BriefNode, node_view)):
+        for shape, shaped, view in ((BriefPod, shaped_pod_view, brief_pod_view), (BriefNode, node_view, node_view)):
             with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                assert view(msgspec.json.decode(data, type=shape)) == view(value)
+                assert shaped(msgspec.json.decode(data, type=shape)) == view(value)
 
 
 def quantities(data: bytes) -> None:
