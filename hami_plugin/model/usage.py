@@ -67,14 +67,14 @@ class DeviceLoad:
 class DeviceUsage:
     """One container's use of one device, in bytes and percent of the whole device; a limit of 0 is none.
 
-    ``utilization`` sums up the container's processes and may exceed 100. ``context``, ``module`` and ``buffer`` are
-    parts of ``memory_used``.
+    ``utilization`` sums up the container's processes and may exceed 100; None is unknown. ``context``, ``module`` and
+    ``buffer`` are parts of ``memory_used``.
     """
 
     uuid: str
     memory_used: int
     memory_limit: int
-    utilization: int
+    utilization: int | None
     core_limit: int
     context: int = 0
     module: int = 0

@@ -88,7 +88,7 @@ def by_device(occupied: Iterable[DeviceOccupancy], loads: Loads, known: Abstract
     alone: dict[Key, tuple[FamilySource, HeldShare, list[DeviceUsage]]] = {}
     for one in occupied:
         load = loads.of(one.source.vendor, one.device.uuid)
-        if len(one.portions) != 1 or load is None or load.memory_used is None or load.utilization is None:
+        if len(one.portions) != 1 or load is None or load.memory_used is None:
             continue
         (portion,) = one.portions
         if portion.held.key not in known:
@@ -366,7 +366,7 @@ def usage_document(
                     "memoryLimit": int(portion.memory) << 20,
                     "cores": portion.cores,
                     "memoryUsed": found.memory_used if found else None,
-                    "utilization": found.utilization / 100 if found else None,
+                    "utilization": found.utilization / 100 if found and found.utilization is not None else None,
                     "processes": usage.processes if usage else None,
                     "driverMemory": listed.memory if listed else None,
                     "driverProcesses": listed.processes if listed else None,

@@ -45,7 +45,17 @@ from hami_plugin.sdk.partitions import (
     unoccupied,
 )
 from hami_plugin.sdk.polling import PollingDriver
-from hami_plugin.sdk.tools import ToolError, address, json_object, matrix, mebibytes, read, read_table
+from hami_plugin.sdk.tools import (
+    ToolError,
+    address,
+    device_load,
+    json_object,
+    matrix,
+    mebibytes,
+    read,
+    read_loads,
+    read_table,
+)
 from hami_plugin.sdk.vendor import (
     Driver,
     EnergyMeter,
@@ -107,6 +117,7 @@ __all__ = [
     "address",
     "both_keys",
     "comma_lists",
+    "device_load",
     "distances",
     "json_object",
     "lazy",
@@ -118,6 +129,7 @@ __all__ = [
     "overlaps",
     "pci",
     "read",
+    "read_loads",
     "read_table",
     "serving",
     "unoccupied",

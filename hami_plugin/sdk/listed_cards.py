@@ -17,13 +17,14 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Assignment
+from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.protocol.register import DeviceInfo, decode_json
 from hami_plugin.sdk import pci
 from hami_plugin.sdk.device_nodes import DeviceNodes, mounted
 from hami_plugin.sdk.family import AnnotationKeys, Family, Injection, NodeSide, Resources, whole_devices
 from hami_plugin.sdk.hardware import Hardware, distances
 from hami_plugin.sdk.polling import PollingDriver
-from hami_plugin.sdk.tools import ToolError, mebibytes
+from hami_plugin.sdk.tools import LOAD_EVERY_S, Kept, ToolError, mebibytes
 from hami_plugin.sdk.vendor import Driver, Vendor, serving
 
 if TYPE_CHECKING:  # a vendor's driver also runs where pydantic is not installed
@@ -254,6 +255,8 @@ class Fabric:
 
 
 NO_FABRIC = Fabric(title="", lanes=lambda _settings: {})
+CardLoads = Callable[[Any], Mapping[str, DeviceLoad]]
+"""How much of each card is in use, by PCI address. ``ToolError`` if the tool fails."""
 
 
 def listed_vendor(
@@ -271,6 +274,7 @@ def listed_vendor(
     optional_nodes: Sequence[str] = (),
     naming: Callable[[Any, HostPaths, Card], tuple[str, str] | None] | None = None,
     fabric: Fabric = NO_FABRIC,
+    loads: CardLoads = lambda _settings: {},
     node: NodeHook = lambda _settings, _family, usual: usual,
     every: float = 5.0,
     listed_by: str = TOOL,
@@ -281,8 +285,9 @@ def listed_vendor(
     ``families`` need no node side: it is created here, and ``node`` may change it. ``list_cards`` asks the tool, at
     most once in ``every`` seconds while all cards are healthy. ``device_nodes`` are the names of a card's nodes below
     ``/dev``, with ``{}`` for its number; ``control_nodes`` are shared by all cards, and so are ``optional_nodes``, if
-    the host has them. ``listed_by`` is who lists the cards, for messages, if it is not a tool. ``naming`` is needed for
-    several families, or if a card's name is not the UUID that the tool prints.
+    the host has them. ``loads`` asks the tool how much of them is in use. ``listed_by`` is who lists the cards, for
+    messages, if it is not a tool. ``naming`` is needed for several families, or if a card's name is not the UUID that
+    the tool prints.
     """
 
     def node_side(chosen: Any, family: Family) -> NodeSide:
@@ -303,7 +308,7 @@ def listed_vendor(
         noun=noun,
         settings=settings,
         families=serving(families, node_side),
-        open=_driver(hardware, list_cards, naming or named, fabric, every=every, listed_by=listed_by),
+        open=_driver(hardware, list_cards, naming or named, fabric, loads, every=every, listed_by=listed_by),
         present=hardware.present,
         machines=machines,
     )
@@ -314,6 +319,7 @@ def _driver(
     list_cards: Callable[[Any, HostPaths], Iterable[Card | str]],
     naming: Callable[[Any, HostPaths, Card], tuple[str, str] | None],
     fabric: Fabric,
+    loads: CardLoads,
     *,
     every: float,
     listed_by: str,
@@ -331,7 +337,13 @@ def _driver(
             lanes=partial(fabric.lanes, settings),
             listed_by=listed_by,
         )
-        return PollingDriver(cards.look, cards.links, every=every)
+        told = Kept(partial(loads, settings), every=LOAD_EVERY_S)
+
+        def load(devices: Sequence[Device]) -> Mapping[str, DeviceLoad]:
+            found = told.answer("all")
+            return {one.uuid: found[one.pci] for one in devices if one.pci in found}
+
+        return PollingDriver(cards.look, cards.links, load=load, every=every)
 
     return opened
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hami_plugin.model.usage import DeviceLoad
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PciDevice:
@@ -79,3 +81,17 @@ def text(file: Path) -> str:
         return file.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
+
+
+def drm_load(folder: Path) -> DeviceLoad:
+    """How much of a device is in use by the files that ``amdgpu``, and drivers made of it, have in its directory."""
+    return DeviceLoad(
+        memory_used=_number(folder / "mem_info_vram_used"),
+        utilization=_number(folder / "gpu_busy_percent"),
+        memory_utilization=_number(folder / "mem_busy_percent"),
+    )
+
+
+def _number(file: Path) -> int | None:
+    found = text(file)
+    return int(found) if found.isascii() and found.isdecimal() and len(found) < 20 else None

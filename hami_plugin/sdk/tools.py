@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from hami_plugin.errors import HamiError
+from hami_plugin.model.usage import DeviceLoad
 
 KILL_TIMEOUT_S = 5.0
 """How long to wait for a killed tool."""
@@ -31,6 +32,9 @@ MAX_LEVELS = 50
 
 MAX_DIGITS = 30
 """Maximum digits of a number in it."""
+
+LOAD_EVERY_S = 15.0
+"""How long it is good what a tool has told of its devices' load: a process costs more than a file."""
 
 MAX_MESSAGE = 200
 """Characters of a tool's error output that are reported: its end, after any warnings."""
@@ -304,3 +308,33 @@ def mebibytes(text: str) -> int:
     if not found:
         raise ValueError(f"{text[:64]!r} is not an amount of memory in MiB")
     return int(found[1])
+
+
+_PERCENT = re.compile(r"\s*(\d{1,3})(?:\.\d{1,9})?\s*%?\s*")
+
+
+def device_load(memory: str, busy: str) -> DeviceLoad:
+    """A device with ``1024 MiB`` in use that works ``37 %`` of the time. What a tool does not tell is None."""
+    used = None
+    with suppress(ValueError):
+        used = mebibytes(memory) << 20
+    percent = _PERCENT.fullmatch(busy)
+    return DeviceLoad(memory_used=used, utilization=int(percent[1]) if percent else None)
+
+
+def read_loads(
+    tool: Path, columns: tuple[str, str, str], *arguments: str, deadline: float = 10.0
+) -> Mapping[str, DeviceLoad]:
+    """By PCI address, where the tool prints a table with columns of address, memory in use, and percent.
+
+    ``ToolError`` as in ``read``.
+    """
+    place, memory, busy = columns
+    table = read_table(
+        tool,
+        columns,
+        lambda row: (address(row[place]), device_load(row[memory], row[busy])),
+        *arguments,
+        deadline=deadline,
+    )
+    return {where: load for where, load in table if where}

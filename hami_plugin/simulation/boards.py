@@ -10,7 +10,7 @@ from typing import Any
 
 from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.sdk.hardware import Hardware
-from hami_plugin.simulation.tools import SILENT, UNLISTED, Tool
+from hami_plugin.simulation.tools import LOAD, SILENT, UNLISTED, Tool
 from hami_plugin.simulation.trees import Files, Tree, attributes, plug, unplug, write_numa
 
 Change = Callable[[MachineDevice, int | str], None]
@@ -127,6 +127,7 @@ def listed(
     faults = {
         SILENT: noted(SILENT),
         UNLISTED: noted(UNLISTED),
+        LOAD: noted(LOAD),
         "no-node": without(lambda one: f"dev/{hardware.node}{one.index}"),
     }
     return SimulatedBoard(
@@ -225,6 +226,13 @@ class MachineFiles:
 def noted(what: str) -> Disturb:
     """The tool prints the fault with its value."""
     return lambda machine_files, one, value: machine_files.note(what, one, str(value or ""))
+
+
+def loaded(machine_files: MachineFiles, one: MachineDevice, value: int | str) -> None:
+    """``37:1024``: percent of the time in which it works, and MiB in use, as amdgpu shows them."""
+    busy, _, used = str(value or "0:0").partition(":")
+    for name, number in (("gpu_busy_percent", int(busy)), ("mem_info_vram_used", int(used) << 20)):
+        machine_files.tree.write(f"sys/bus/pci/devices/{one.pci}/{name}", f"{number}\n")
 
 
 def without(path: Callable[[MachineDevice], str]) -> Disturb:

@@ -36,7 +36,7 @@ out.flush()
 sys.exit(fails)
 """
 """Python, since the image of the project has no shell."""
-UNLISTED, SILENT = "unlisted", "silent"
+UNLISTED, SILENT, LOAD = "unlisted", "silent", "load"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +57,11 @@ class ToolState:
     def note(self, what: str, one: MachineDevice, otherwise: str = "") -> str:
         """The value of a note; ``otherwise`` if there is none, or it is empty."""
         return self.notes.get((what, one.index)) or otherwise
+
+    def load(self, one: MachineDevice) -> tuple[int, int]:
+        """Percent of the time in which the device works, and MiB of it in use: the note ``37:1024``."""
+        busy, _, used = self.note(LOAD, one, "0:0").partition(":")
+        return int(busy), int(used)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

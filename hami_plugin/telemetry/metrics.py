@@ -639,12 +639,12 @@ class Usage(Collector):
         )
 
     def _devices(self, readings: Sequence[UsageReading]) -> Iterator[Metric]:
-        amounts: Sequence[tuple[str, str, Callable[[ContainerUsage, DeviceUsage], float]]] = (
+        amounts: Sequence[tuple[str, str, Callable[[ContainerUsage, DeviceUsage], float | None]]] = (
             ("memory_used_bytes", "Device memory that the container uses.", lambda _all, one: one.memory_used),
             (
                 "utilization_ratio",
                 "Share of the device's time that the container's processes used.",
-                lambda _all, one: min(one.utilization, 100) / 100,
+                lambda _all, one: None if one.utilization is None else min(one.utilization, 100) / 100,
             ),
             (
                 "limits_changed",
@@ -658,7 +658,7 @@ class Usage(Collector):
                 f"container_{name}",
                 text,
                 (*NAMES, *HOLDER),
-                [(labels, amount(usage, device)) for labels, usage, device in used],
+                [(labels, told) for labels, usage, device in used if (told := amount(usage, device)) is not None],
             )
 
 
@@ -827,7 +827,7 @@ class HamiUsage(Collector):
         self._reader = reader
 
     def collect(self) -> Iterator[Metric]:
-        amounts: Sequence[tuple[str, str, Callable[[DeviceUsage], float]]] = (
+        amounts: Sequence[tuple[str, str, Callable[[DeviceUsage], float | None]]] = (
             ("hami_vgpu_memory_used_bytes", "Device memory that the container uses.", lambda one: one.memory_used),
             ("hami_vgpu_memory_limit_bytes", "Device memory that the container may use.", lambda one: one.memory_limit),
             ("hami_container_device_memory_bytes", "As hami_vgpu_memory_used_bytes.", lambda one: one.memory_used),
@@ -841,7 +841,8 @@ class HamiUsage(Collector):
             ("hami_vgpu_memory_buffer_bytes", "Device memory of buffers.", lambda one: one.buffer),
         )
         for name, text, amount in amounts:
-            yield _of_hami(name, text, [(labels, amount(device)) for labels, _usage, device in self._devices()])
+            devices = ((labels, amount(device)) for labels, _usage, device in self._devices())
+            yield _of_hami(name, text, [(labels, told) for labels, told in devices if told is not None])
         yield _of_hami(
             "hami_container_last_kernel_elapsed_seconds",
             "Seconds since the container last started work on a device.",

@@ -13,7 +13,7 @@ import pytest
 
 from hami_plugin.demo.node import SimulatedNode
 from tests.e2e.manifests import asking, manifest
-from tests.e2e.steps import WITHIN_S, bring_up
+from tests.e2e.steps import WITHIN_S, bring_up, start
 from tests.e2e.test_restarted_containers import begin
 from tests.support.promql import series
 
@@ -152,6 +152,33 @@ async def card_of(stage: SimulatedNode, pod: str) -> dict[str, Any]:
     _status, text = await stage.get("/debug/usage")
     (card,) = (one for one in json.loads(text)["devices"] if pod in {each["pod"] for each in one["containers"]})
     return {**card, "number": int(card["number"])}
+
+
+async def test_who_has_a_device_of_another_vendor_alone_uses_what_the_vendors_tool_says(set_up: Any) -> None:
+    stage = await set_up("gaudi2-8", usageSeconds=0.05)
+    stage.hardware.simulator.inject("load", None, "37:1024")
+    await start(stage)
+    await stage.kubelet.admit(stage.scheduler.place(manifest("busy", [asking("main", stage.family.resources)])))
+
+    async with asyncio.timeout(WITHIN_S):
+        while (told := (await top(stage))["memoryUsed"]) is None:
+            pass
+
+    assert told == GIB
+    assert (await top(stage))["utilization"] == 0.37
+    text = (await stage.get("/metrics"))[1]
+    assert set(series(text, "hami_plugin_container_memory_used_bytes").values()) == {GIB}
+    assert len(series(text, "hami_plugin_device_memory_used_bytes")) == 8
+    status, out, _err = await ran(stage, "--once")
+    assert status == 0
+    assert [line.count("1024 MiB") for line in out.splitlines() if "/busy " in line] == [1]
+
+
+async def top(stage: SimulatedNode) -> dict[str, Any]:
+    """The one container of ``hami-plugin top``."""
+    _status, out, _err = await ran(stage, "--json")
+    (found,) = (one for device in json.loads(out)["devices"] for one in device["containers"])
+    return dict(found)
 
 
 @pytest.mark.full

@@ -414,9 +414,16 @@ TOOLS: Mapping[str, Feed] = {
         kunlun.named,
         kunlun.direct,
         lambda said: [kunlun.card(line, {"0": "GPU-0"}) for line in tools.lines(said) if line.strip()],
+        lambda said: [kunlun.load(line) for line in tools.lines(said)],
     ),
-    "metax": tool(partial(metax.listed_of, memory={}), metax.memory_of, metax.links_of),
-    "mthreads": tool(partial(mthreads.reported, SMI), mthreads.bonded),
+    "metax": tool(
+        partial(metax.listed_of, memory={}), metax.memory_of, metax.links_of, partial(metax.numbers_of, metax.BUSY)
+    ),
+    "mthreads": tool(
+        partial(mthreads.reported, SMI),
+        mthreads.bonded,
+        lambda said: [mthreads.in_use(entry) for entry in mthreads.entries(SMI, said)],
+    ),
     "vastai": tool(partial(vastai.parsed, SMI)),
     "any": tool(partial(json_object, tool=SMI), partial(tools.matrix, label="GPU")),
 }

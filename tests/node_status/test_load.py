@@ -52,8 +52,16 @@ def test_what_is_read_from_the_container_itself_counts_more(loads):
 
 
 def test_a_device_that_does_not_tell_says_nothing_of_its_container(loads):
-    loads.note("acme", {uuid(0): DeviceLoad(memory_used=None, utilization=40), uuid(1): DeviceLoad(memory_used=1)})
-    assert readings(loads, [share("alone", 0), share("other", 1), share("silent", 2)]) == []
+    loads.note("acme", {uuid(0): DeviceLoad(memory_used=None, utilization=40)})
+    assert readings(loads, [share("alone", 0), share("silent", 2)]) == []
+
+
+def test_a_device_that_tells_its_memory_alone_says_that_of_its_container(loads):
+    loads.note("acme", {uuid(0): DeviceLoad(memory_used=300 * MIB)})
+
+    (one,) = readings(loads, [share("alone", 0)])
+
+    assert [(each.memory_used, each.utilization) for each in one.usage.devices] == [(300 * MIB, None)]
 
 
 def test_what_was_said_long_ago_is_not_shown():

@@ -14,7 +14,7 @@ import yaml
 
 from hami_plugin.protocol.register import DeviceInfo, decode_json, decode_legacy, encode_legacy
 from hami_plugin.scheduler.engine.node_info import read_idle_node as stocks_of
-from hami_plugin.sdk import Family, load_vendor, vendor_names
+from hami_plugin.sdk import Family, LoadMeter, load_vendor, vendor_names
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine
 from tests.support.machines import (
@@ -29,9 +29,10 @@ from tests.support.machines import (
     recorded,
     registered,
 )
-from tests.support.rigs import known
+from tests.support.rigs import known, rig
 from tests.support.scale import spread
 
+GAPS = Path(__file__).parents[2] / "docs/gaps.md"
 UNTOLD = "fabric_untold"
 """What a profile says where nobody can ask a machine how its devices are linked."""
 
@@ -58,6 +59,50 @@ def every_family() -> tuple[Family, ...]:
 
 def test_every_vendor_has_a_machine() -> None:
     assert {vendor_of(load_machine(name)).name for name in profiles()} == set(vendor_names())
+
+
+TELLS: dict[str, str] = {
+    "amd": "mi300x-8",
+    "ascend": "ascend-910b3-8",
+    "cambricon": "cambricon-mlu590-8",
+    "gaudi": "gaudi2-8",
+    "hygon": "hygon-k100ai-8",
+    "iluvatar": "iluvatar-biv150-8",
+    "kunlun": "kunlun-p800-8",
+    "metax": "metax-c500-8",
+    "mthreads": "mthreads-s4000-8",
+}
+"""Vendors of which it is public how their devices tell what is in use of them, beside NVIDIA, with a machine each."""
+SILENT = {"awsneuron", "biren", "enflame", "vastai"}
+
+
+def test_every_vendor_tells_how_much_of_its_devices_is_in_use_or_stands_in_the_gaps() -> None:
+    gap = next(line for line in GAPS.read_text().splitlines() if "| G-30 |" in line)
+    titles = {load_vendor(name).title.split()[0] for name in SILENT - {"awsneuron"}} | {"Neuron"}
+
+    assert {*TELLS, *SILENT, "nvidia"} == set(vendor_names())
+    assert {title for title in titles if title in gap} == titles
+
+
+@pytest.mark.parametrize("vendor", TELLS)
+def test_how_much_of_each_device_is_in_use_is_what_its_hardware_or_tool_says(vendor: str, tmp_path: Path) -> None:
+    machine = rig(TELLS[vendor], tmp_path)
+    machine.simulator.inject("load", 1, "37:1024")
+    devices = {one.device.uuid: one.device.index for one in machine.driver.discover().sightings}
+    assert isinstance(machine.driver, LoadMeter)
+
+    found = {devices[uuid]: (one.memory_used, one.utilization) for uuid, one in machine.driver.load().items()}
+
+    assert found == {index: (1 << 30, 37) if index == 1 else (0, 0) for index in devices.values()}
+
+
+def test_a_chip_whose_memory_the_driver_does_not_tell_still_tells_how_busy_it_is(tmp_path: Path) -> None:
+    machine = rig("ascend-310p-8", tmp_path)
+    machine.simulator.inject("load", 1, "37:1024")
+    machine.driver.discover()
+    assert isinstance(machine.driver, LoadMeter)
+
+    assert {(one.memory_used, one.utilization) for one in machine.driver.load().values()} == {(None, 37), (None, 0)}
 
 
 def test_every_machine_has_a_golden_file_and_every_file_a_machine() -> None:

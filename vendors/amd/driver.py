@@ -173,19 +173,10 @@ def load(paths: HostPaths, devices: Sequence[Device]) -> Mapping[str, DeviceLoad
     """By the kernel's files of each card. Partitions of one card have none of their own, and are left out."""
     parts = Counter(device.pci for device in devices)
     return {
-        device.uuid: DeviceLoad(
-            memory_used=_number(folder / "mem_info_vram_used"),
-            utilization=_number(folder / "gpu_busy_percent"),
-            memory_utilization=_number(folder / "mem_busy_percent"),
-        )
+        device.uuid: pci.drm_load(paths.sysfs / "bus/pci/devices" / device.pci)
         for device in devices
-        if parts[device.pci] == 1 and (folder := paths.sysfs / "bus/pci/devices" / device.pci)
+        if parts[device.pci] == 1
     }
-
-
-def _number(file: Path) -> int | None:
-    text = pci.text(file)
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
 
 
 def joules(table: Path) -> float | None:

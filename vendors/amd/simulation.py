@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hami_plugin.model.machine import Machine, MachineDevice
-from hami_plugin.simulation.boards import MachineFiles, SimulatedBoard, rewritten, without
+from hami_plugin.simulation.boards import MachineFiles, SimulatedBoard, loaded, rewritten, without
+from hami_plugin.simulation.tools import LOAD
 from hami_plugin.simulation.trees import Files, Symlink, attributes, on_bus
 from vendors.amd.driver import MIB, ONE_HOP, XGMI
 from vendors.amd.settings import GPUS
@@ -30,6 +31,7 @@ def _own(machine: Machine, one: MachineDevice) -> Files:
     facts = {"product_name": one.model, "unique_id": one.extra["unique_id"].removeprefix("0x"), **modes}
     return {
         **attributes(folder, {**facts, "mem_info_vram_total": one.memory * MIB}),
+        **attributes(folder, {"mem_info_vram_used": 0, "gpu_busy_percent": 0}),
         f"{folder}/ras/umc_err_count": "ue: 0\nce: 0\n",
         **_drawn(folder, one.extra["drm_card"], one.extra["drm_render"]),
         **_computing(machine, one, str(one.extra["kfd_node"]), render=one.extra["drm_render"]),
@@ -96,6 +98,7 @@ simulate = SimulatedBoard(
     own=_own,
     left=lambda one: tuple(f"{NODES}/{number}" for number in _parts(one)),
     faults={
+        LOAD: loaded,
         "ras": rewritten(
             lambda one: f"sys/bus/pci/devices/{one.pci}/ras/umc_err_count", lambda value: f"ue: {value or 1}\nce: 4\n"
         ),

@@ -53,6 +53,8 @@ _VIRTUAL, _ONE, _ALL = 52, 0, 1
 """DCMI's numbers for questions about virtual NPUs: of one, of all of a chip."""
 _ANY = 0xFFFFFFFF
 _NPU = 0
+_AI_CORES = 2
+"""DCMI's number for a question of utilization."""
 _VDIE = 1
 
 
@@ -77,6 +79,16 @@ class _Pcie(ctypes.Structure):
         ("device", ctypes.c_uint),
         ("function", ctypes.c_uint),
         ("reserved", ctypes.c_ubyte * 32),
+    ]
+
+
+class _Hbm(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_ulonglong),
+        ("frequency", ctypes.c_uint),
+        ("used", ctypes.c_ulonglong),
+        ("temperature", ctypes.c_int),
+        ("bandwidth", ctypes.c_uint),
     ]
 
 
@@ -222,6 +234,18 @@ class Dcmi:
         count, codes = ctypes.c_int(), (ctypes.c_uint * MAX_ERRORS)()
         self._call("dcmi_get_device_errorcode_v2", *unit, ctypes.byref(count), codes, ctypes.c_uint(MAX_ERRORS))
         return tuple(codes[: max(0, min(count.value, MAX_ERRORS))])
+
+    def memory_used(self, unit: Unit) -> int:
+        """MiB of the memory on the chip; of chips without such, DCMI does not tell."""
+        found = _Hbm()
+        self._call("dcmi_get_device_hbm_info", *unit, ctypes.byref(found))
+        return int(found.used)
+
+    def busy(self, unit: Unit) -> int:
+        """Percent of the time in which its AI cores work."""
+        percent = ctypes.c_uint()
+        self._call("dcmi_get_device_utilization_rate", *unit, ctypes.c_int(_AI_CORES), ctypes.byref(percent))
+        return percent.value
 
     def shareable(self, unit: Unit) -> bool:
         """Whether several containers may open the chip at a time."""

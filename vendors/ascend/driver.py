@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Link, Links, symmetric
+from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.sdk import HealthEvent
 from hami_plugin.sdk.pci import look
 from hami_plugin.sdk.polling import QueriedDevice
@@ -218,6 +219,19 @@ class AscendDriver:
         news = {uuid: fault for uuid, fault in faults.items() if fault and fault != before.get(uuid)}
         self._reported |= faults
         return [HealthEvent(uuid=uuid, fault=fault, confirmed=True) for uuid, fault in news.items()]
+
+    def load(self) -> Mapping[str, DeviceLoad]:
+        """What DCMI tells of each chip as a whole."""
+        return {device.uuid: self._load(unit, device.uuid) for unit, device in self._known.items()}
+
+    def _load(self, unit: Unit, uuid: str) -> DeviceLoad:
+        used = busy = None
+        with self._busy.asking(uuid):
+            with suppress(DcmiError):
+                used = self._dcmi.memory_used(unit) << 20
+            with suppress(DcmiError):
+                busy = self._dcmi.busy(unit)
+        return DeviceLoad(memory_used=used, utilization=busy)
 
     def close(self) -> None:
         self._dcmi.close()

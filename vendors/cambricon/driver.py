@@ -14,10 +14,12 @@ from typing import TypeVar
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Links
+from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.sdk import (
     Driver,
     PollingDriver,
     ToolError,
+    device_load,
     distances,
     matrix,
     pci,
@@ -30,8 +32,8 @@ from vendors.cambricon.settings import DYNAMIC, MLUS, CambriconSettings
 
 # | 0     /   MLU370-X4    v1.1.6 | On          v4.20.11 | 0%          N/A       |
 # |  0%   32C         30 W/ 150 W |     0 MiB/ 23308 MiB | 10240 MiB/1048576 MiB |
-_FIRST = re.compile(r"\|\s*(\d+)\s+\S+\s+\S+\s+v[\d.]+\s*\|\s*(\S+)")
-_SECOND = re.compile(r"\|[^|]*\|\s*\d+ MiB/\s*(\d+) MiB\s*\|")
+_FIRST = re.compile(r"\|\s*(\d+)\s+\S+\s+\S+\s+v[\d.]+\s*\|\s*(\S+)(?:[^|]*\|\s*(\d{1,3}) ?%)?")
+_SECOND = re.compile(r"\|[^|]*\|\s*(\d+) MiB/\s*(\d+) MiB\s*\|")
 LINKED = "MLK"
 
 T = TypeVar("T")
@@ -43,12 +45,17 @@ class CnmonCard:
 
     memory: int
     working: bool = True
+    load: DeviceLoad = field(default_factory=DeviceLoad)
 
 
 def cards(table: str) -> Mapping[int, CnmonCard]:
     """The cards of the table by number. Older tools say whether a card has started, newer ones where it is."""
     found = ((_FIRST.match(one), _SECOND.match(two)) for one, two in pairwise(lines(table)))
-    return {int(a[1]): CnmonCard(memory=int(b[1]), working=a[2] not in ("Off", "Error")) for a, b in found if a and b}
+    return {
+        int(a[1]): CnmonCard(memory=int(b[2]), working=a[2] not in ("Off", "Error"), load=device_load(b[1], a[3] or ""))
+        for a, b in found
+        if a and b
+    }
 
 
 def linked(table: str) -> frozenset[tuple[int, int]]:
@@ -71,6 +78,11 @@ class Cnmon:
     def cards(self) -> Mapping[int, CnmonCard]:
         """All cards that the tool has told of when it last answered."""
         return self._cards.answer()
+
+    def loads(self) -> Mapping[int, DeviceLoad]:
+        """How much of each card is in use, as far as the tool answers."""
+        known = self._cards.answer()
+        return {} if self.problem else {number: card.load for number, card in known.items()}
 
     def linked(self) -> frozenset[tuple[int, int]]:
         """``ToolError`` when the tool does not tell."""
@@ -198,7 +210,13 @@ def open_driver(settings: CambriconSettings, paths: HostPaths) -> Driver:
     switched = settings.smlu_mode != "keep"
     library = Cndev(settings.cndev) if settings.cuts or switched else None
     discoverer = MluDiscoverer(paths=roots, tool=tool, library=library, cut=settings.cuts, switched=switched)
-    return PollingDriver(discoverer, partial(links, roots, tool))
+    return PollingDriver(discoverer, partial(links, roots, tool), load=partial(load, tool))
+
+
+def load(tool: Cnmon, devices: Sequence[Device]) -> Mapping[str, DeviceLoad]:
+    """By the tool's table, which is asked for anyway."""
+    told = tool.loads()
+    return {one.uuid: told[one.index] for one in devices if one.index in told}
 
 
 def links(paths: HostPaths, tool: Cnmon, devices: Sequence[Device]) -> Links:

@@ -9,6 +9,7 @@ from typing import ClassVar
 from hami_plugin.config.settings import AbsolutePath
 from hami_plugin.config.vendors import ResourceName, ToolSettings, setting
 from hami_plugin.host.paths import HostPaths
+from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.sdk import (
     AnnotationKeys,
     Card,
@@ -16,6 +17,7 @@ from hami_plugin.sdk import (
     address,
     comma_lists,
     listed_vendor,
+    read_loads,
     read_table,
     whole_cards,
 )
@@ -32,6 +34,8 @@ HARDWARE = Hardware(
 CONTROL = "accel/accel_controlD{}"
 UUID, MODEL, ADDRESS, MODULE, MEMORY = COLUMNS = ("uuid", "name", "bus_id", "module_id", "memory.total")
 QUERY = ("-Q", ",".join(COLUMNS), "-f", "csv")
+IN_USE = (ADDRESS, "memory.used", "utilization.aip")
+LOAD_QUERY = ("-Q", ",".join(IN_USE), "-f", "csv")
 
 
 class GaudiSettings(ToolSettings):
@@ -52,6 +56,10 @@ def list_cards(settings: GaudiSettings, paths: HostPaths) -> Iterable[Card | str
     numbers = kernel_numbers(paths)
     seconds = settings.tool_seconds
     return read_table(settings.hl_smi, COLUMNS, lambda row: card(row, numbers), *QUERY, deadline=seconds)
+
+
+def loads(settings: GaudiSettings) -> Mapping[str, DeviceLoad]:
+    return read_loads(settings.hl_smi, IN_USE, *LOAD_QUERY, deadline=settings.tool_seconds)
 
 
 def kernel_numbers(paths: HostPaths) -> Mapping[str, int]:
@@ -94,6 +102,7 @@ VENDOR = listed_vendor(
     families=families,
     hardware=HARDWARE,
     list_cards=list_cards,
+    loads=loads,
     device_nodes=("accel/accel{}", CONTROL),
     env=env,
 )

@@ -9,7 +9,7 @@ from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.boards import listed
 from hami_plugin.simulation.tools import SILENT, Tool, ToolState
 from hami_plugin.simulation.trees import Files, Symlink, on_bus
-from vendors.gaudi import COLUMNS, CONTROL, HARDWARE, MEMORY, QUERY
+from vendors.gaudi import COLUMNS, CONTROL, HARDWARE, IN_USE, LOAD_QUERY, MEMORY, QUERY
 
 
 def _shown(machine: Machine, one: MachineDevice) -> Files:
@@ -27,7 +27,9 @@ def _says(state: ToolState) -> Mapping[str, str]:
         f"{'N/A' if state.noted(SILENT, one) else f'{one.memory} MiB'}"
         for one in state.listed
     )
-    return {" ".join(QUERY): "\n".join([header, *lines, ""])}
+    in_use = (f"{one.pci}, {used} MiB, {busy} %" for one in state.listed for busy, used in [state.load(one)])
+    load = "\n".join([", ".join(IN_USE), *in_use, ""])
+    return {" ".join(QUERY): "\n".join([header, *lines, ""]), " ".join(LOAD_QUERY): load}
 
 
 def _id(one: MachineDevice) -> str:

@@ -12,6 +12,7 @@ from typing import Final
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Links
+from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.sdk import Driver, PollingDriver, distances, pci, tools
 from hami_plugin.sdk.pci import PciDevice
 from vendors.hygon.rules import DEVICE_TYPE
@@ -184,7 +185,13 @@ def _compute_units(sysfs: Path) -> dict[int, int]:
 def open_driver(settings: HygonSettings, paths: HostPaths) -> Driver:
     """The DCU driver of this host. Nothing is read yet."""
     roots = paths.rooted(settings)
-    return PollingDriver(DcuDiscoverer(roots, NumaNodes(settings.hy_smi), settings.vdcu_files), partial(links, roots))
+    look = DcuDiscoverer(roots, NumaNodes(settings.hy_smi), settings.vdcu_files)
+    return PollingDriver(look, partial(links, roots), load=partial(load, roots))
+
+
+def load(paths: HostPaths, devices: Sequence[Device]) -> Mapping[str, DeviceLoad]:
+    """By the kernel's files of each DCU: the driver is made of amdgpu."""
+    return {one.uuid: pci.drm_load(paths.sysfs / "bus/pci/devices" / one.pci) for one in devices}
 
 
 def links(paths: HostPaths, devices: Sequence[Device]) -> Links:

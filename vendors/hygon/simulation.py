@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 
 from hami_plugin.model.machine import Machine, MachineDevice
-from hami_plugin.simulation.boards import SimulatedBoard, rewritten, without
-from hami_plugin.simulation.tools import Tool, ToolState
+from hami_plugin.simulation.boards import SimulatedBoard, loaded, rewritten, without
+from hami_plugin.simulation.tools import LOAD, Tool, ToolState
 from hami_plugin.simulation.trees import Files, attributes, on_bus
 from vendors.hygon.driver import ADDRESS, MIB, NODE, QUESTION
 from vendors.hygon.injection import CONTROL, OPTIONAL_CONTROL
@@ -22,11 +22,12 @@ def _own(machine: Machine, one: MachineDevice) -> Files:
     folder, extra = on_bus(machine, one), one.extra
     render, card, units = (int(extra[key]) for key in ("drm_render", "drm_card", "compute_units"))
     facts = {"serial_number": extra["serial"], "product_name": one.model, "mem_info_vram_total": one.memory * MIB}
+    idle = {"mem_info_vram_used": 0, "gpu_busy_percent": 0}
     wrong = {"numa_node": 0, "local_cpulist": machine.numa_nodes.get(0, "")}
     properties = {"simd_count": units * 4, "simd_per_cu": 4, "drm_render_minor": render, "vendor_id": 7572}
     lines = "".join(f"{name} {value}\n" for name, value in properties.items())
     return {
-        **attributes(folder, {**facts, **wrong, "unique_id": f"{0x5150 + one.index:016x}"}),
+        **attributes(folder, {**facts, **idle, **wrong, "unique_id": f"{0x5150 + one.index:016x}"}),
         f"{folder}/ras/umc_err_count": "ue: 0\nce: 0\n",
         **{
             f"{folder}/drm/{name}/dev": f"226:{n}\n"
@@ -58,6 +59,7 @@ simulate = SimulatedBoard(
     own=_own,
     tool=Tool(path="opt/hyhal/bin/hy-smi", setting="hySmi", says=_says, garbled=BANNER),
     faults={
+        LOAD: loaded,
         "ecc": rewritten(lambda one: f"{_bus(one)}/ras/umc_err_count", lambda value: f"ue: {value or 1}\nce: 0\n"),
         "garbled": rewritten(lambda one: f"{_bus(one)}/mem_info_vram_total", lambda value: str(value or "much")),
         "no-node": without(lambda one: f"dev/dri/renderD{one.extra['drm_render']}"),

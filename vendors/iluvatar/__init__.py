@@ -14,6 +14,7 @@ from hami_plugin.config.settings import AbsolutePath, Section
 from hami_plugin.config.vendors import ResourceName, ToolSettings, TrustSettings, setting
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device
+from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.register import DeviceInfo, decode_legacy, encode_legacy
 from hami_plugin.scheduler.engine.policy import Policy, standard
@@ -28,6 +29,7 @@ from hami_plugin.sdk import (
     address,
     comma_lists,
     listed_vendor,
+    read_loads,
     read_table,
 )
 
@@ -125,6 +127,8 @@ def admission(chip: IluvatarChip) -> Admit:
 GPUS = Hardware(title="Iluvatar GPU", vendors=("1e3e",), module="iluvatar", node="iluvatar")
 INDEX, UUID, MODEL, ADDRESS, MEMORY = COLUMNS = ("index", "uuid", "name", "pci.bus_id", "memory.total")
 QUERY = (f"--query-gpu={','.join(COLUMNS)}", "--format=csv")
+IN_USE = (ADDRESS, "memory.used", "utilization.gpu")
+LOAD_QUERY = (f"--query-gpu={','.join(IN_USE)}", "--format=csv")
 CONTROL = "itrctl"
 LINK = "itrlink"
 """The node by which GPUs reach each other's memory, on machines that can."""
@@ -144,6 +148,10 @@ def chip_of(model: str, chips: Iterable[str]) -> str:
 def list_cards(settings: IluvatarSettings, _paths: HostPaths) -> Iterable[Card | str]:
     """The GPUs of the tool's table."""
     return read_table(settings.ixsmi, COLUMNS, card, *QUERY, deadline=settings.tool_seconds)
+
+
+def loads(settings: IluvatarSettings) -> Mapping[str, DeviceLoad]:
+    return read_loads(settings.ixsmi, IN_USE, *LOAD_QUERY, deadline=settings.tool_seconds)
 
 
 def card(row: Mapping[str, str]) -> Card | str:
@@ -195,6 +203,7 @@ VENDOR = listed_vendor(
     families=families,
     hardware=GPUS,
     list_cards=list_cards,
+    loads=loads,
     naming=naming,
     device_nodes=("iluvatar{}",),
     control_nodes=(CONTROL,),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from hami_plugin.simulation.boards import listed
 from hami_plugin.simulation.tools import SILENT, Tool, ToolState
-from vendors.iluvatar import COLUMNS, CONTROL, GPUS, LINK, QUERY
+from vendors.iluvatar import COLUMNS, CONTROL, GPUS, IN_USE, LINK, LOAD_QUERY, QUERY
 
 
 def _says(state: ToolState) -> Mapping[str, str]:
@@ -17,7 +17,11 @@ def _says(state: ToolState) -> Mapping[str, str]:
         f"{'[N/A]' if state.noted(SILENT, one) else f'{one.memory} MiB'}"
         for one in state.listed
     )
-    return {" ".join(QUERY): "\n".join([header, *rows, ""])}
+    in_use = (
+        f"0000{one.pci.upper()}, {used} MiB, {busy} %" for one in state.listed for busy, used in [state.load(one)]
+    )
+    load = "\n".join([", ".join(IN_USE).replace("memory.used", "memory.used [MiB]"), *in_use, ""])
+    return {" ".join(QUERY): "\n".join([header, *rows, ""]), " ".join(LOAD_QUERY): load}
 
 
 TOOL = Tool(path="bin/ixsmi", setting="ixsmi", says=_says)

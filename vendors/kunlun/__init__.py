@@ -7,7 +7,7 @@ from dataclasses import replace
 from hami_plugin.model.device import Device
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.sdk import Family, NodeSide, comma_lists, listed_vendor
-from vendors.kunlun.driver import CONTROL, FABRIC, XPUS, list_cards, naming
+from vendors.kunlun.driver import CONTROL, FABRIC, XPUS, list_cards, loads, naming
 from vendors.kunlun.rules import CARD, PART, WHOLE, families
 from vendors.kunlun.settings import KunlunSettings
 
@@ -60,6 +60,7 @@ VENDOR = listed_vendor(
     list_cards=list_cards,
     naming=naming,
     fabric=FABRIC,
+    loads=loads,
     device_nodes=("xpu{}",),
     control_nodes=(CONTROL,),
     env=env,

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.sdk import Card, Fabric, Hardware, address, matrix, mebibytes, read
+from hami_plugin.model.usage import DeviceLoad
+from hami_plugin.sdk import Card, Fabric, Hardware, address, device_load, matrix, mebibytes, read
 from hami_plugin.sdk.tools import lines
 from vendors.kunlun.rules import PART, WHOLE
 from vendors.kunlun.settings import KunlunSettings
@@ -19,7 +20,7 @@ XPUS = Hardware(title="Kunlun XPU", vendors=("1d22",), module="kunlun", node="xp
 CONTROL = "xpuctrl"
 
 # Columns of ``xpu-smi -m``, one XPU a line, 32 in all; what most of the others mean is Kunlunxin's to know.
-ADDRESS, INDEX, MEMORY, MODEL = 0, 1, 18, 21
+ADDRESS, INDEX, USED, MEMORY, BUSY, MODEL = 0, 1, 17, 18, 19, 21
 _NAMED = re.compile(r"XPU\s+(\d+):.{0,200}?(GPU-[0-9A-Fa-f-]{36})")
 _LINKED = "XL"
 
@@ -57,6 +58,21 @@ def card(line: str, names: Mapping[str, str]) -> Card | str:
     except (ValueError, IndexError):
         return Card(index=index, uuid=uuid, model="", address=place, trouble=f"xpu-smi tells {line[:120]!r}")
     return Card(index=index, uuid=uuid, model=model, address=place, memory=memory)
+
+
+def loads(settings: KunlunSettings) -> Mapping[str, DeviceLoad]:
+    """By two more columns: MiB in use, and percent."""
+    found = asked(settings, lambda table: [load(line) for line in lines(table)], "-m")
+    return {place: one for place, one in found if place}
+
+
+def load(line: str) -> tuple[str, DeviceLoad]:
+    """The address, and what is in use; no address where a line has none, or too few columns."""
+    try:
+        fields = shlex.split(line)
+        return address(fields[ADDRESS]), device_load(fields[USED], fields[BUSY])
+    except (ValueError, IndexError):
+        return "", DeviceLoad()
 
 
 def linked(settings: KunlunSettings) -> Mapping[tuple[int, int], int]:

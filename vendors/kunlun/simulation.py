@@ -13,17 +13,18 @@ from vendors.kunlun.driver import CONTROL, XPUS
 def _says(state: ToolState) -> Mapping[str, str]:
     return {
         "-L": "".join(f"XPU {one.index}: {one.model}  {one.uuid}\n" for one in state.listed),
-        "-m": "".join(_line(one, silent=state.noted(SILENT, one)) for one in state.listed),
+        "-m": "".join(_line(one, state.load(one), silent=state.noted(SILENT, one)) for one in state.listed),
         "topo -m": topology(state.machine, "XPU", lambda _lanes: "XL"),
     }
 
 
-def _line(one: MachineDevice, *, silent: bool) -> str:
+def _line(one: MachineDevice, load: tuple[int, int], *, silent: bool) -> str:
     """32 columns, as a P800 has them."""
     if silent:
         return f"0000{one.pci} {one.index} {one.index} N/A\n"
     serial, clocks, rest = f"02K15K6200{one.index:02d}", "1450 " * 6, " 0" * 10
-    memory = f"0 {one.memory} 0 1.0:2.6:1.39.1.7"
+    busy, used = load
+    memory = f"{used} {one.memory} {busy} 1.0:2.6:1.39.1.7"
     return f'0000{one.pci} {one.index} {one.index} {serial} 36 0 0 0 86 {clocks}2 96 {memory} "{one.model}"{rest}\n'
 
 

@@ -15,6 +15,7 @@ from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Links
+from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.sdk import (
     Driver,
     PollingDriver,
@@ -24,7 +25,7 @@ from hami_plugin.sdk import (
     pci,
     tools,
 )
-from hami_plugin.sdk.tools import lines
+from hami_plugin.sdk.tools import LOAD_EVERY_S, Kept, lines
 from vendors.metax import rules
 from vendors.metax.settings import GPUS, MetaxSettings
 from vendors.metax.zones import connected
@@ -36,6 +37,8 @@ _ROW = re.compile(
     r"(.{0,64}?)\s{0,64}(?:\(UUID:\s{0,16}([^)\s]{1,64})\))?$"
 )
 _MEMORY = re.compile(r"\bvis_vram total\s*:\s*(\d+)\s*KB", re.IGNORECASE)
+_USED = re.compile(r"\bvis_vram used\s*:\s*(\d+)\s*KB", re.IGNORECASE)
+BUSY = re.compile(r"^\s*GPU\s*:\s*(\d{1,3})(?:\.\d+)?\s*%")
 LINKED = "MX"
 
 
@@ -74,6 +77,7 @@ class Smi:
         self._listed: Mapping[str, ListedGpu] = {}
         self._memory: Mapping[str, int] = {}
         self.linked: AbstractSet[tuple[int, int]] = frozenset()
+        self._loads = Kept(self._in_use, every=LOAD_EVERY_S, clock=clock)
 
     def listed(self, addresses: AbstractSet[str]) -> Mapping[str, ListedGpu]:
         """The GPUs by PCI address. ``ToolError`` when the tool does not tell."""
@@ -88,6 +92,18 @@ class Smi:
             self._asked, self._until = addresses, self._clock() + self._fresh
         return self._listed
 
+    def loads(self) -> Mapping[str, DeviceLoad]:
+        """How much of each GPU is in use, by PCI address. ``ToolError`` when the tool does not tell."""
+        return self._loads.answer("all")
+
+    def _in_use(self) -> Mapping[str, DeviceLoad]:
+        used = self._read(partial(numbers_of, _USED), "--show-memory")
+        busy = self._read(partial(numbers_of, BUSY), "--show-usage")
+        return {
+            place: DeviceLoad(memory_used=used[place] * 1024 if place in used else None, utilization=busy.get(place))
+            for place in {*used, *busy}
+        }
+
     def _read(self, parse: Callable[[str], T], *arguments: str) -> T:
         return tools.read(self.tool, parse, *arguments, deadline=self._deadline)
 
@@ -99,7 +115,12 @@ def listed_of(printed: str, memory: Mapping[str, int]) -> Sequence[ListedGpu]:
 
 def memory_of(printed: str) -> Mapping[str, int]:
     """MiB by address."""
-    return dict(_memory_rows(printed))
+    return {place: amount // 1024 for place, amount in numbers_of(_MEMORY, printed).items()}
+
+
+def numbers_of(pattern: re.Pattern[str], printed: str) -> Mapping[str, int]:
+    """What stands in a line below each GPU's own, by the GPU's address."""
+    return dict(_below(pattern, printed))
 
 
 def links_of(printed: str) -> AbstractSet[tuple[int, int]]:
@@ -122,14 +143,13 @@ def _rows(printed: str, memory: Mapping[str, int]) -> Iterator[ListedGpu]:
             )
 
 
-def _memory_rows(printed: str) -> Iterator[tuple[str, int]]:
-    """Below each GPU's line stands its memory, in KiB."""
+def _below(pattern: re.Pattern[str], printed: str) -> Iterator[tuple[str, int]]:
     address = ""
     for line in lines(printed):
         if row := _ROW.search(line.rstrip()):
             address = row[3].lower()
-        elif address and (found := _MEMORY.search(line)):
-            yield address, int(found[1]) // 1024
+        elif address and (found := pattern.search(line)):
+            yield address, int(found[1])
 
 
 CONTROL: Final = "mxcd"
@@ -237,8 +257,14 @@ def _nodes(folder: Path) -> tuple[str, ...]:
 def open_driver(settings: MetaxSettings, paths: HostPaths) -> Driver:
     """The MetaX driver of this host. Nothing is read yet."""
     roots = paths.rooted(settings)
-    look = MetaxDiscoverer(roots, Smi(settings.mx_smi), whole=settings.mode == "native")
-    return PollingDriver(look, partial(links, roots))
+    smi = Smi(settings.mx_smi)
+    look = MetaxDiscoverer(roots, smi, whole=settings.mode == "native")
+    return PollingDriver(look, partial(links, roots), load=partial(load, smi))
+
+
+def load(smi: Smi, devices: Sequence[Device]) -> Mapping[str, DeviceLoad]:
+    told = smi.loads()
+    return {one.uuid: told[one.pci] for one in devices if one.pci in told}
 
 
 def links(paths: HostPaths, devices: Sequence[Device]) -> Links:

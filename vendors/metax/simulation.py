@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.simulation.boards import SimulatedBoard, noted, without
-from hami_plugin.simulation.tools import Tool, ToolState
+from hami_plugin.simulation.tools import LOAD, Tool, ToolState
 from hami_plugin.simulation.trees import Files, on_bus
 from vendors.metax.driver import CONTROL, LINKED
 from vendors.metax.injection import OPTIONAL_CONTROL
@@ -31,10 +31,16 @@ def _says(state: ToolState) -> Mapping[str, str]:
         f" (UUID: {one.uuid})\n"
         for one in state.listed
     )
-    memory = (f"{_row(one)}\n    vis_vram total    : {one.memory * 1024} KB\n" for one in devices)
+    memory = (
+        f"{_row(one)}\n    vis_vram total    : {one.memory * 1024} KB\n"
+        f"    vis_vram used     : {state.load(one)[1] * 1024} KB\n"
+        for one in devices
+    )
+    usage = (f"{_row(one)}\n    GPU                 : {state.load(one)[0]} %\n    VPU : 0 %\n" for one in devices)
     return {
         "-L": "".join((HEADER, *states)),
         "--show-memory": "".join((HEADER, *memory)),
+        "--show-usage": "".join((HEADER, *usage)),
         "topo -m": f"{HEADER}Attached GPUs    : {len(devices)}\n{_matrix(state.machine)}",
     }
 
@@ -62,6 +68,7 @@ simulate = SimulatedBoard(
     tool=Tool(path="opt/mxdriver/bin/mx-smi", setting="mxSmi", says=_says, complaint="segmentation fault"),
     faults={
         "unavailable": noted("unavailable"),
+        LOAD: noted(LOAD),
         "no-node": without(lambda one: f"dev/dri/renderD{FIRST_RENDER + one.index}"),
         "unbound": without(lambda one: f"sys/bus/pci/devices/{one.pci}/drm"),
     },

@@ -17,6 +17,7 @@ from hami_plugin.config.settings import AbsolutePath
 from hami_plugin.config.vendors import ResourceName, ToolSettings, TrustSettings, setting
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device
+from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE
@@ -51,6 +52,7 @@ from hami_plugin.sdk import (
     Units,
     address,
     comma_lists,
+    device_load,
     json_object,
     listed_vendor,
     matrix,
@@ -249,10 +251,29 @@ def list_cards(settings: MthreadsSettings, _paths: HostPaths) -> Sequence[Card |
 
 
 def reported(tool: Path, printed: str) -> Sequence[Card | str]:
+    return [card(entry) for entry in entries(tool, printed)]
+
+
+def entries(tool: Path, printed: str) -> Sequence[Any]:
     report = json_object(printed, tool).get("GPU")
     if not isinstance(report, list):
         raise ToolError(f"{tool} reports no list of GPUs")
-    return [card(entry) for entry in report]
+    return report
+
+
+def loads(settings: MthreadsSettings) -> Mapping[str, DeviceLoad]:
+    """By the same report."""
+    found = asked(settings, partial(entries, settings.mthreads_gmi), "-q", "--json")
+    return {place: in_use(entry) for entry in found if (place := address(str(entry)))}
+
+
+def in_use(entry: Any) -> DeviceLoad:
+    sections = entry if isinstance(entry, Mapping) else {}
+    memory, busy = (sections.get(name) for name in ("FB Memory Usage", "Utilization"))
+    return device_load(
+        str(memory.get("Used", "")) if isinstance(memory, Mapping) else "",
+        str(busy.get("Gpu", "")) if isinstance(busy, Mapping) else "",
+    )
 
 
 def card(entry: Any) -> Card | str:
@@ -328,6 +349,7 @@ VENDOR = listed_vendor(
     list_cards=list_cards,
     naming=naming,
     fabric=FABRIC,
+    loads=loads,
     device_nodes=("mtgpu.{}",),
     env=env,
     node=node_side,

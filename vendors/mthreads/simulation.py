@@ -21,18 +21,20 @@ def _drawn(machine: Machine, one: MachineDevice) -> Files:
 
 
 def _says(state: ToolState) -> Mapping[str, str]:
-    entries = [_entry(one, silent=state.noted(SILENT, one)) for one in state.listed]
+    entries = [_entry(one, state.load(one), silent=state.noted(SILENT, one)) for one in state.listed]
     report = json.dumps({"Attached GPUs": len(entries), "GPU": entries}, indent=1)
     return {"-q --json": report, "topo -m": topology(state.machine, "GPU", lambda lanes: f"MT{lanes}")}
 
 
-def _entry(one: MachineDevice, *, silent: bool) -> dict[str, Any]:
+def _entry(one: MachineDevice, load: tuple[int, int], *, silent: bool) -> dict[str, Any]:
+    busy, used = load
     return {
         "Index": str(one.index),
         "Product Name": one.model,
         "GPU UUID": one.uuid,
         "PCI": {"Bus ID": f"0000{one.pci.upper()}"},
-        "FB Memory Usage": {"Total": "N/A" if silent else f"{one.memory}MiB", "Used": "0MiB"},
+        "FB Memory Usage": {"Total": "N/A" if silent else f"{one.memory}MiB", "Used": f"{used}MiB"},
+        "Utilization": {"Gpu": f"{busy}%", "Memory": "0%"},
     }
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from hami_plugin.errors import DriverReason
+from hami_plugin.model.usage import DeviceLoad
 from tests.support.rigs import Rig, absent_and_back, kept_back_and_healed, lost_alone, rig
-from vendors.cambricon.driver import Cnmon, CnmonCard, Mlu, cards, linked
+from vendors.cambricon.driver import Cnmon, Mlu, cards, linked
 
 
 def test_the_drivers_version_is_told(machine: Rig) -> None:
@@ -93,11 +94,15 @@ def test_the_table_is_read_in_the_words_of_older_and_newer_tools() -> None:
         "|  0%   32C         30 W/ 150 W |     0 MiB/ 23308 MiB | 10240 MiB/1048576 MiB |\n"
     )
     newer = (
-        "| 1     /   MLU370-X8    v1.1.4 |         0000:4F:00.0 | 0%                  0 |\n"
+        "| 1     /   MLU370-X8    v1.1.4 |         0000:4F:00.0 | 7%                  0 |\n"
         "|  0%   35C         32 W/ 150 W |    12 MiB/ 42396 MiB | FULL          Default |\n"
     )
 
-    assert cards(older + newer + "| Processes: |\n") == {0: CnmonCard(memory=23308), 1: CnmonCard(memory=42396)}
+    found = cards(older + newer + "| Processes: |\n")
+
+    assert {number: (one.memory, one.working) for number, one in found.items()} == {0: (23308, True), 1: (42396, True)}
+    assert found[0].load == DeviceLoad(memory_used=0, utilization=0)
+    assert found[1].load == DeviceLoad(memory_used=12 << 20, utilization=7)
 
 
 def test_the_matrix_is_read_with_lines_between_its_cells() -> None:

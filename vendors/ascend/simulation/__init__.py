@@ -13,6 +13,7 @@ from typing import Any
 from hami_plugin.errors import HamiError
 from hami_plugin.model.machine import Machine
 from hami_plugin.simulation.c_compiler import CSources, build
+from hami_plugin.simulation.tools import LOAD
 from hami_plugin.simulation.trees import Tree, plug, unplug, write_nodes, write_numa
 
 VERSION = "24.1.rc3"
@@ -25,7 +26,7 @@ _HCCS, _SIO, _SWITCHED = 3, 6, 7
 class NpuCondition:
     """One NPU at present. ``code`` is what DCMI answers when it is asked about it; without ``die`` it has no name.
 
-    ``shared``: several containers may open it.
+    ``shared``: several containers may open it. ``busy`` is in percent, and ``used`` in MiB of its memory.
     """
 
     present: bool = True
@@ -34,6 +35,8 @@ class NpuCondition:
     hangs: bool = False
     die: bool = True
     shared: bool = True
+    busy: int = 0
+    used: int = 0
 
 
 def library_state(machine: Machine, conditions: Sequence[NpuCondition], driver: int) -> str:
@@ -62,6 +65,7 @@ def _unit(machine: Machine, place: int, condition: NpuCondition) -> str:
     die = " ".join(str(int(part, 16) if condition.die else 0) for part in device.uuid.split("-"))
     health = f"{condition.health} {ERROR if condition.health else 0:x}"
     present = f"{health} {condition.code} {int(condition.hangs)} {int(condition.shared)}"
+    present = f"{present} {condition.busy} {condition.used}"
     return f"npu {ids} {device.model} {numbers} {die} {device.pci} {present}"
 
 
@@ -111,7 +115,7 @@ _LOST = -8008
 _STATE, _LIBRARY_STATE = "faults.json", "npus"
 FAULTS = (
     *("lost", "back", "unhealthy", "hang", "garbage", "unshared", "unplug", "plug", "driver-gone", "driver-back"),
-    *("vnpu", "vnpu-used", "order"),
+    *("vnpu", "vnpu-used", "order", LOAD),
 )
 _VNPUS, _ORDER = "vnpus", "order"
 """Beside the library: the virtual NPUs, and what becomes of the next call of a kind."""
@@ -135,8 +139,9 @@ class NpuSimulator:
     def inject(self, fault: str, device: int | None = None, value: int | str = 0) -> None:
         """Cause a fault, of one NPU (its place in the profile) or of all. ValueError lists the names.
 
-        ``value`` of ``unhealthy`` is DCMI's grade, 3 unless given. ``vnpu`` cuts an NPU by a template, ``vnpu-used``
-        says how many processes have its virtual NPUs open, and ``order`` what becomes of a call: ``create after``.
+        ``value`` of ``unhealthy`` is DCMI's grade, 3 unless given, and of ``load`` percent and MiB, as ``37:1024``.
+        ``vnpu`` cuts an NPU by a template, ``vnpu-used`` says how many processes have its virtual NPUs open, and
+        ``order`` what becomes of a call: ``create after``.
         """
         if fault not in FAULTS:
             raise ValueError(f"no fault is named {fault!r}; choose from: {', '.join(FAULTS)}")
@@ -153,7 +158,7 @@ class NpuSimulator:
                 state["driver"] = DRIVER_GONE if fault == "driver-gone" else 0
             else:
                 for place in places if device is None else (device,):
-                    _suffer(state["npus"][place], fault, int(value))
+                    _suffer(state["npus"][place], fault, value)
 
     def _cut(self, fault: str, places: Iterable[int], value: int | str) -> None:
         """Change the list of virtual NPUs, as somebody else does."""
@@ -205,14 +210,16 @@ def simulate(machine: Machine, directory: Path) -> NpuSimulator:
         return simulator
 
 
-def _suffer(npu: dict[str, Any], fault: str, value: int) -> None:
+def _suffer(npu: dict[str, Any], fault: str, value: int | str) -> None:
     match fault:
+        case "load":
+            npu["busy"], npu["used"] = map(int, str(value).split(":"))
         case "lost":
             npu["code"] = _LOST
         case "back":
             npu.clear()
         case "unhealthy":
-            npu["health"] = value or 3
+            npu["health"] = int(value) or 3
         case "hang":
             npu["hangs"] = True
         case "garbage":

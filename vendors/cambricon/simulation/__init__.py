@@ -21,7 +21,7 @@ from hami_plugin.simulation.boards import (
     without,
 )
 from hami_plugin.simulation.c_compiler import BuildError, CSources
-from hami_plugin.simulation.tools import OTHERWISE, PROGRAM, Tool, ToolState
+from hami_plugin.simulation.tools import LOAD, OTHERWISE, PROGRAM, Tool, ToolState
 from hami_plugin.simulation.trees import Files
 from vendors.cambricon.driver import CARDS
 from vendors.cambricon.injection import BESIDE, CONTROL
@@ -50,7 +50,9 @@ def _own(_machine: Machine, one: MachineDevice) -> Files:
 
 
 def _says(state: ToolState) -> Mapping[str, str]:
-    rows = "".join(_row(one, started=not state.noted("not-started", one)) for one in state.machine.devices)
+    rows = "".join(
+        _row(one, state.load(one), started=not state.noted("not-started", one)) for one in state.machine.devices
+    )
     table = f"+----+\n| CNMON {VERSION} |\n+----+\n{rows}"
     return {
         "": table,
@@ -64,12 +66,13 @@ def _program() -> str:
     return Path(__file__).with_name("cnmon.py").read_text("utf-8")
 
 
-def _row(one: MachineDevice, *, started: bool) -> str:
+def _row(one: MachineDevice, load: tuple[int, int], *, started: bool) -> str:
     """The two lines of a card in the table."""
     state = "On" if started else "Off"
+    busy, used = load
     return (
-        f"| {one.index:<5} /   {one.model:<12} v1.1.6 | {state:<12}{VERSION:>8} | 0%          N/A       |\n"
-        f"|  0%   32C         30 W/ 150 W | {0:>5} MiB/{one.memory:>6} MiB | 10240 MiB/1048576 MiB |\n"
+        f"| {one.index:<5} /   {one.model:<12} v1.1.6 | {state:<12}{VERSION:>8} | {busy}%          N/A       |\n"
+        f"|  0%   32C         30 W/ 150 W | {used:>5} MiB/{one.memory:>6} MiB | 10240 MiB/1048576 MiB |\n"
         "+-------------------------------+----------------------+-----------------------+\n"
     )
 
@@ -123,6 +126,7 @@ _BOARD = SimulatedBoard(
         "garbled": rewritten(_information, lambda value: f"{value or '?'}\n"),
         "no-node": without(lambda one: f"dev/cambricon_dev{one.minor}"),
         "not-started": noted("not-started"),
+        LOAD: noted(LOAD),
         "smlu-mode": _smlu("on"),
         "smlu-used": _smlu("used.{}"),
         "smlu-busy": noted("busy"),

@@ -19,6 +19,14 @@ struct dcmi_pcie_info_all {
     unsigned char reserve[32];
 };
 
+struct dcmi_hbm_info {
+    unsigned long long memory_size;
+    unsigned int freq;
+    unsigned long long memory_usage;
+    int temp;
+    unsigned int bandwith_util_rate;
+};
+
 struct dcmi_die_id {
     unsigned int soc_die[5];
 };
@@ -172,6 +180,32 @@ API int dcmi_get_device_share_enable(int card, int chip, int *enabled)
     int code = ask(&m, card, chip, &u);
     if (!code)
         *enabled = u->shared;
+    return code;
+}
+
+/* MiB. A chip that has no such memory, as a 310P, says that it does not know the question. */
+API int dcmi_get_device_hbm_info(int card, int chip, struct dcmi_hbm_info *info)
+{
+    struct machine m;
+    struct unit *u;
+    int code = ask(&m, card, chip, &u);
+    if (!code && !strncmp(u->name, "310", 3))
+        code = NOT_SUPPORTED;
+    if (!code)
+        *info = (struct dcmi_hbm_info){.memory_size = 65536, .freq = 1600, .memory_usage = (unsigned)u->used, .temp = 40};
+    return code;
+}
+
+/* 2 asks about the AI cores. */
+API int dcmi_get_device_utilization_rate(int card, int chip, int kind, unsigned int *percent)
+{
+    struct machine m;
+    struct unit *u;
+    int code = ask(&m, card, chip, &u);
+    if (!code && kind != 2)
+        code = NOT_SUPPORTED;
+    if (!code)
+        *percent = (unsigned)u->busy;
     return code;
 }
 

@@ -12,11 +12,11 @@ static int read_units(FILE *file, struct machine *m)
 {
     for (int i = 0; i < m->count; i++) {
         struct unit *u = &m->units[i];
-        int got = fscanf(file, " npu %d %d %31s %d %u %u %u %u %u %u %u %x:%x:%x.%x %u %x %d %d %d", &u->card, &u->chip,
+        int got = fscanf(file, " npu %d %d %31s %d %u %u %u %u %u %u %u %x:%x:%x.%x %u %x %d %d %d %d %d", &u->card, &u->chip,
                          u->name, &u->cores, &u->logical, &u->physical, &u->die[0], &u->die[1], &u->die[2], &u->die[3],
                          &u->die[4], &u->domain, &u->bus, &u->device, &u->function, &u->health, &u->error, &u->code,
-                         &u->hangs, &u->shared);
-        if (got != 20)
+                         &u->hangs, &u->shared, &u->busy, &u->used);
+        if (got != 22)
             return INNER_ERROR;
     }
     for (int i = 0; i < m->count * m->count; i++)

@@ -7,7 +7,7 @@
 enum { OK = 0, INVALID_PARAMETER = -8001, INNER_ERROR = -8005, NO_DEVICE = -8008, OCCUPIED = -8020, NOT_SUPPORTED = -8255 };
 
 struct unit {
-    int card, chip, cores, code, hangs, shared;
+    int card, chip, cores, code, hangs, shared, busy, used;
     unsigned logical, physical, health, error, die[5], domain, bus, device, function;
     char name[32];
 };
