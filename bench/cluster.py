@@ -115,8 +115,8 @@ class Cluster:
         annotations = {
             keys.ASSIGNED_NODE: NODE,
             keys.ASSIGNED_TIME: now,
-            self._family.annotations.to_allocate: text,
-            self._family.annotations.allocated: text,
+            self._family.rules.annotations.to_allocate: text,
+            self._family.rules.annotations.allocated: text,
             keys.BIND_PHASE: keys.PHASE_ALLOCATING,
             keys.BIND_TIME: now,
         }

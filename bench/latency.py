@@ -218,4 +218,4 @@ def _preferring(times: Times) -> str:
 
 
 def _grant(testbed: Testbed, uuid: str) -> Grant:
-    return Grant(uuid=uuid, device_type=testbed.family.device_type, memory=MEMORY_MIB, cores=CORES)
+    return Grant(uuid=uuid, device_type=testbed.family.resources.device_type, memory=MEMORY_MIB, cores=CORES)

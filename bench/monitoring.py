@@ -81,7 +81,7 @@ async def _fill(testbed: Testbed, daemon: Calls) -> None:
     shares = Shares(testbed.uuids, testbed.node)
     for number in range(CONTAINERS):
         uuid = testbed.uuids[number % len(testbed.uuids)]
-        grant = Grant(uuid=uuid, device_type=testbed.family.device_type, memory=MEMORY_MIB, cores=0)
+        grant = Grant(uuid=uuid, device_type=testbed.family.resources.device_type, memory=MEMORY_MIB, cores=0)
         await testbed.cluster.create_pod(f"pod-{number}", [[grant]], lock=True)
         ids, _seconds = daemon.prefer(shares.free, 1)
         shares.claim(ids)

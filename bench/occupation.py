@@ -44,7 +44,7 @@ def cluster(machine: str, size: int, chance: random.Random) -> Cluster:
         for vendor in map(load_vendor, vendor_names())
         for family in vendor.families(vendor.settings.model_validate({}))
     )
-    family = next(family for family in families if family.device_type == DEVICE_TYPE)
+    family = next(family for family in families if family.resources.device_type == DEVICE_TYPE)
     scores = profile(machine)
     nodes = [node_view_of(f"node-{number:04}", family, scores) for number in range(size)]
     ledger = PodIndex()
@@ -58,7 +58,7 @@ def nvidia() -> Family:
     """The family of whole and shared NVIDIA cards, as it is without any setting."""
     vendor = load_vendor("nvidia")
     families = vendor.families(vendor.settings.model_validate({}))
-    return next(family for family in families if family.device_type == DEVICE_TYPE)
+    return next(family for family in families if family.resources.device_type == DEVICE_TYPE)
 
 
 def asking(uid: str, count: int, annotations: Mapping[str, str]) -> PodView:
@@ -90,7 +90,7 @@ def node_view_of(name: str, family: Family, scores: Sequence[Sequence[int]]) -> 
     ]
     linked = score_annotation(links_of(uuids, scores), uuids)
     assert linked is not None
-    keys = family.annotations
+    keys = family.rules.annotations
     return NodeView(name=name, annotations={keys.register: encode_json(cards), keys.score: linked})
 
 
@@ -122,7 +122,7 @@ def _running(name: str, node: str, family: Family, piece: Sequence[Grant]) -> Po
         name=name,
         node=node,
         phase="Running",
-        annotations={ASSIGNED_NODE: node, family.annotations.allocated: encode_devices([tuple(piece)])},
+        annotations={ASSIGNED_NODE: node, family.rules.annotations.allocated: encode_devices([tuple(piece)])},
         containers=(_container(len(piece), piece[0].memory, piece[0].cores),),
     )
 

@@ -83,7 +83,7 @@ async def measure(*, rounds: int, slack: float = 1.0) -> list[Figure]:
 
 async def _offered(testbed: Testbed) -> None:
     """Wait until the register has what cards may be cut into."""
-    key = testbed.family.annotations.register
+    key = testbed.family.rules.annotations.register
     async with asyncio.timeout(20):
         while "migProfiles" not in (await testbed.cluster.node_annotations()).get(key, ""):  # noqa: ASYNC110  # another process
             await asyncio.sleep(0.05)
@@ -118,10 +118,13 @@ class _Arrivals:
         """Have a pod bound, known to the daemon, and answer the ids that the kubelet will name."""
         testbed, uuid = self._testbed, self._testbed.uuids[card]
         place = MigAllocation(container=0, device=0, uuid=uuid, profile=PROFILE, start=start, size=1)
-        grant = Grant(uuid=uuid, device_type=testbed.family.device_type, memory=MEMORY_MIB, cores=0)
+        grant = Grant(uuid=uuid, device_type=testbed.family.resources.device_type, memory=MEMORY_MIB, cores=0)
         annotations = {ALLOCATIONS: encode_mig([place])}
         await testbed.cluster.create_pod(name, [[grant]], lock=False, annotations=annotations)
-        pair = [Grant(uuid=one, device_type=testbed.family.device_type, memory=1, cores=0) for one in testbed.uuids[:2]]
+        pair = [
+            Grant(uuid=one, device_type=testbed.family.resources.device_type, memory=1, cores=0)
+            for one in testbed.uuids[:2]
+        ]
         await testbed.cluster.create_pod("mark", [pair], lock=False)
         await asyncio.to_thread(self._quick.prefer, self._shares.free, len(pair))
         await testbed.cluster.delete_pod("mark")

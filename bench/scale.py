@@ -113,7 +113,7 @@ def nodes(count: int, family: Family) -> Iterator[Object]:
                 },
                 "annotations": {
                     **node_view_of(name, family, scores).annotations,
-                    family.annotations.handshake: ASKED,
+                    family.rules.annotations.handshake: ASKED,
                 },
             },
             "status": {
@@ -152,8 +152,8 @@ def bound_pods(size: Size, family: Family, chance: random.Random) -> Iterator[Ob
         annotations = {
             keys.ASSIGNED_NODE: node,
             keys.ASSIGNED_TIME: now,
-            family.annotations.to_allocate: ";",
-            family.annotations.allocated: text,
+            family.rules.annotations.to_allocate: ";",
+            family.rules.annotations.allocated: text,
             keys.BIND_PHASE: keys.PHASE_SUCCESS,
             keys.BIND_TIME: now,
         }

@@ -162,7 +162,7 @@ class Soak:
         names = [f"c{n}" for n in range(len(self._testbed.uuids))]
         cards = {name: offered[(number + n) % len(offered)] for n, name in enumerate(names)}
         sizes = {name: MIN_MIB + (number * 8 + n) % SPREAD_MIB for n, name in enumerate(names)}
-        device_type = self._testbed.family.device_type
+        device_type = self._testbed.family.resources.device_type
         decision = [[Grant(uuid=cards[name], device_type=device_type, memory=sizes[name], cores=0)] for name in names]
         made = await self._testbed.cluster.create_pod(f"pod-{number}", decision, lock=False, bound=False)
         return Planned(number=number, pod=pod_view(made), cards=cards, sizes=sizes)

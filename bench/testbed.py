@@ -93,7 +93,7 @@ class Testbed:
     async def published(self) -> None:
         """Wait until the node's annotation is written: the daemon has then nothing left to do."""
         async with asyncio.timeout(20):
-            while self.family.annotations.register not in await self.cluster.node_annotations():  # noqa: ASYNC110  # another process
+            while self.family.rules.annotations.register not in await self.cluster.node_annotations():  # noqa: ASYNC110  # another process
                 await asyncio.sleep(0.05)
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:

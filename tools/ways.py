@@ -184,7 +184,7 @@ async def daemon_ways(directory: Path, rounds: int) -> dict[str, Way]:
     record_file, faults = directory / "daemon", []
     async with simulated_node(MACHINE) as stage:
         await stage.start_daemon(__file__, "--record", str(record_file))
-        key, resource, cards = stage.family.annotations.register, stage.resource, len(stage.devices)
+        key, resource, cards = stage.family.rules.annotations.register, stage.resource, len(stage.devices)
         whole = stage.kubelet.allocatable
         await stage.until(lambda: whole(resource) > 0 and bool(stage.annotation(key)), "the registration")
         shares, annotation = whole(resource), stage.annotation(key)

@@ -137,8 +137,8 @@ def question_of(family: Family, units: Units | None = None) -> Question:
     resource, lock = units.resource if units else names.count, family.rules.lock
     return Question(
         resource=resource,
-        to_allocate=family.annotations.to_allocate,
-        allocated=family.annotations.allocated,
+        to_allocate=family.rules.annotations.to_allocate,
+        allocated=family.rules.annotations.allocated,
         memory="" if names.sized_by_count else names.memory,
         memory_percent=names.memory_percent,
         cores="" if names.cores_are_bits or names.cores_are_counted or names.sized_by_count else names.cores,

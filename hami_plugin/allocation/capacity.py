@@ -222,7 +222,7 @@ class Measure:
         every = self.total.memory if self.family.resources.memory and not limitless else 0
         return Grant(
             uuid=self.device.uuid,
-            device_type=self.family.device_type,
+            device_type=self.family.resources.device_type,
             memory=sum(grant.memory or every for grant in own),
             cores=sum(self.family.resources.core_count(grant.cores) for grant in own),
         )
@@ -321,7 +321,7 @@ class DeviceTable:
         total = sum(device.ids for device in devices)
         if total > MAX_OFFERED:
             raise HamiError(
-                f"{len(devices)} devices of {self._family.device_type} with {total} shares "
+                f"{len(devices)} devices of {self._family.resources.device_type} with {total} shares "
                 "are more than the kubelet takes",
                 hint=f"at most {MAX_OFFERED} are rendered; share each device among fewer containers",
             )
@@ -568,7 +568,7 @@ class Capacity:
     def _whole(self, facts: DeviceFacts) -> Grant:
         return Grant(
             uuid=facts.device.uuid,
-            device_type=self._family.device_type,
+            device_type=self._family.resources.device_type,
             memory=facts.info.devmem,
             cores=facts.every_core,
         )

@@ -56,9 +56,9 @@ def described(options: Options, environment: Mapping[str, str]) -> Iterator[Fami
         finally:
             served.driver.close()
         families = served.vendor.families(served.settings)
-        listed = {family.device_type for family in families}
+        listed = {family.resources.device_type for family in families}
         for family in families:
-            own = [d for d in devices if d.family == family.device_type or d.family not in listed]
+            own = [d for d in devices if d.family == family.resources.device_type or d.family not in listed]
             spec, left_out = describe(family, own, host)
             if spec.devices:
                 found += 1

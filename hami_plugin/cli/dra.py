@@ -100,7 +100,8 @@ def _published(options: Mapping[str, Any], node: str) -> Iterator[_Published]:
             in_sets = getattr(settings, "linked_devices", "") == "sets"
             for number, family in enumerate(families):
                 own = replace(
-                    snapshot, devices=tuple(one for one in snapshot.devices if one.family == family.device_type)
+                    snapshot,
+                    devices=tuple(one for one in snapshot.devices if one.family == family.resources.device_type),
                 )
                 side = family.node.partitions
                 if side and side.by_claims and own.devices and not side.sized:
@@ -113,10 +114,10 @@ def _published(options: Mapping[str, Any], node: str) -> Iterator[_Published]:
                     linked = sets.linked_sets(cards, own.links)
                     wanted = wanted.with_part(sets.pool(counted, own.links, linked))
                 elif own.devices and not (found := grouped(family, own)):
-                    notes.append(f"{family.device_type}: no claim can ask for what these cards are cut into")
+                    notes.append(f"{family.resources.device_type}: no claim can ask for what these cards are cut into")
                 elif own.devices:
                     every += found
-            sides = [(family.device_type, side) for family in families if (side := family.node.partitions)]
+            sides = [(family.resources.device_type, side) for family in families if (side := family.node.partitions)]
             if refused := [device_type for device_type, side in sides if not side.by_claims]:
                 every, wanted = [], PoolContents()
                 notes = [f"the daemon refuses frontEnd: dra, as it cuts {' and '.join(refused)} cards for containers"]

@@ -140,7 +140,7 @@ class NodeDevices:
 
 def overview(cluster: LiveCluster, families: Sequence[Family]) -> Iterator[NodeDevices]:
     """What each node has, and how much of it pods have, as schedulers read it."""
-    named = {family.device_type: family for family in families}
+    named = {family.resources.device_type: family for family in families}
     on: defaultdict[str, list[PodView]] = defaultdict(list)
     for pod in cluster.pods:
         on[node_of(pod)].append(pod)
@@ -156,7 +156,7 @@ def overview(cluster: LiveCluster, families: Sequence[Family]) -> Iterator[NodeD
 def _of_pool(node: str, family: Family, states: Sequence[DeviceState], problem: str) -> NodeDevices:
     return NodeDevices(
         node=node,
-        device_type=family.device_type,
+        device_type=family.resources.device_type,
         models=tuple(dict.fromkeys(one.info.type for one in states)),
         devices=len(states),
         healthy=sum(one.info.health for one in states),
@@ -204,7 +204,7 @@ def holdings(cluster: LiveCluster, families: Sequence[Family], node: str = "") -
 
 def _of_pod(pod: PodView, families: Sequence[Family], numbers: Mapping[tuple[str, str], int]) -> Iterator[Holding]:
     for device_type, held in pod_allocations(pod, families, []).items():
-        family = next(one for one in families if one.device_type == device_type)
+        family = next(one for one in families if one.resources.device_type == device_type)
         policy = family.rules.policy
         asking = [one.name for one in pod.containers if policy and policy.request(one) is not None]
         pieces = [piece for piece in held.pieces if piece]

@@ -72,7 +72,9 @@ def vendor_facts() -> list[dict[str, Any]]:
             {
                 "vendor": vendor.name,
                 "title": vendor.title,
-                "families": {f.device_type: {**f.resources.names, **asdict(f.annotations)} for f in families},
+                "families": {
+                    f.resources.device_type: {**f.resources.names, **asdict(f.rules.annotations)} for f in families
+                },
             }
         )
     return facts

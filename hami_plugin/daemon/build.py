@@ -107,7 +107,7 @@ class BuiltVendor:
 
     def journal(self, what: str, family: Family) -> str:
         """The name of the file with what is changed at a family's cards."""
-        return re.sub(r"[^A-Za-z0-9.-]", "_", f"{what}-{self.name}-{family.device_type}")
+        return re.sub(r"[^A-Za-z0-9.-]", "_", f"{what}-{self.name}-{family.resources.device_type}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,7 @@ class VendorBuilder:
         for family in families:
             self._add_family(vendor, family, driver, alone=len(families) == 1)
         if served.vendor.further and not driver.offering:
-            listed = frozenset(family.device_type for family in families)
+            listed = frozenset(family.resources.device_type for family in families)
             tasks.further = self._further(vendor, partial(served.vendor.further, served.settings), listed)
 
     def _dra(self, vendor: BuiltVendor) -> DraDriver:
@@ -222,7 +222,7 @@ class VendorBuilder:
             tasks.partitions.append(partitions)
         if driver.offering:
             if partitions:
-                driver.cut[safe.device_type] = partitions
+                driver.cut[safe.resources.device_type] = partitions
             source = FamilySource(vendor=vendor.name, family=safe, snapshot=snapshot, errors=vendor.errors)
             self._offer_by_claims(tasks, driver, source)
             return
@@ -249,7 +249,7 @@ class VendorBuilder:
         """
         tasks, delivery = vendor.tasks, family.node.delivery
         if not delivery.cdi:
-            return tasks.inventory.view("" if alone and not vendor.cut else family.device_type, None)
+            return tasks.inventory.view("" if alone and not vendor.cut else family.resources.device_type, None)
         specs = SpecGate(
             delivery.kind,
             SpecFiles(family, self.settings.cdi_dirs, self.node.host),
@@ -259,8 +259,8 @@ class VendorBuilder:
         tasks.specs.append(specs)
         if vendor.cut:
             tasks.inventory.view("", specs)
-            return specs.part(family.device_type)
-        return tasks.inventory.view("" if alone else family.device_type, specs)
+            return specs.part(family.resources.device_type)
+        return tasks.inventory.view("" if alone else family.resources.device_type, specs)
 
     def _offer_by_claims(self, tasks: VendorTasks, driver: DraDriver, source: FamilySource) -> None:
         """The family's devices, of which the kubelet counts none and the node's annotations have none."""
@@ -299,7 +299,7 @@ class VendorBuilder:
                 current=node.current,
                 listed=node.listed,
                 settle=node.settlement.note,
-                claimed=partial(self.dra.claims.claimed, family.device_type),
+                claimed=partial(self.dra.claims.claimed, family.resources.device_type),
                 claims=self.dra.claims.changes,
             ),
             events=node.events,

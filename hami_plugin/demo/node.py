@@ -80,12 +80,12 @@ def _served(ready: StartPlan, hardware: SimulatedHardware) -> ServedMachine:
         found = snapshot_of(driver).devices
     finally:
         driver.close()
-    families = {family.device_type: family for family in vendor.families(settings)}
+    families = {family.resources.device_type: family for family in vendor.families(settings)}
     device_type = next((device.family for device in found if device.family in families), found[0].family)
     if device_type not in families and vendor.further:
         families[device_type] = vendor.further(settings, device_type)
     family = families[device_type]
-    own = [device for device in found if device.family == family.device_type]
+    own = [device for device in found if device.family == family.resources.device_type]
     return ServedMachine(
         hardware=hardware,
         family=family,

@@ -90,7 +90,7 @@ def _grants_part(family: Family, node: NodeView, asked: Mapping[str, int]) -> bo
     if not isinstance(placed, PodFit):
         return False
     devices = {info.id: info for info in family.rules.node_devices(node)}
-    grants = placed.given.get(family.device_type, ((),))[0]
+    grants = placed.given.get(family.resources.device_type, ((),))[0]
     return any(
         0 < grant.memory < devices[grant.uuid].devmem or 0 < grant.cores < devices[grant.uuid].devcore
         for grant in grants
@@ -146,12 +146,12 @@ async def register(sim: SimulatedNode) -> Facts:
         "devices": len(uuids),
         "shares": sim.counted(*sim.devices)[sim.resource],
         "offered after": f"{offered:.2f} s",
-        "annotated after": f"{annotated:.2f} s" if family.annotations.register else f"never: {COUNTED}",
+        "annotated after": f"{annotated:.2f} s" if family.rules.annotations.register else f"never: {COUNTED}",
     }
     facts[NOTE] = f"{len(uuids)} devices, {facts['shares']} shares, after {offered:.2f} s"
     sim.show("offered")
     facts |= {f"not offered: {device.uuid}": f"{device.reason}: {device.message}" for device in sim.ailing}
-    return facts | ({MATRIX: matrix(sim)} if family.annotations.score else {"links": UNLINKED})
+    return facts | ({MATRIX: matrix(sim)} if family.rules.annotations.score else {"links": UNLINKED})
 
 
 async def shared_pod(sim: SimulatedNode) -> Facts:
@@ -181,12 +181,12 @@ async def topology_pod(sim: SimulatedNode) -> Facts:
         return {UNSHOWN: why}
     placed = await sim.run_pod(pod("topology", [demand], topology=True))
     facts = await received(sim, placed)
-    (piece,) = [piece for piece in decode_devices(placed.annotations[sim.family.annotations.allocated]) if piece]
+    (piece,) = [piece for piece in decode_devices(placed.annotations[sim.family.rules.annotations.allocated]) if piece]
     uuids = [grant.uuid for grant in piece]
     require(len(set(uuids)) == count, f"the pod does not have {count} different devices")
     await sim.end_pod(placed)
     facts[NOTE] = _holding(sim, placed)
-    if not sim.family.annotations.score:
+    if not sim.family.rules.annotations.score:
         return facts | {"links": UNLINKED}
     score = total(sim, uuids)
     return facts | {"link score": score, NOTE: f"{facts[NOTE]}, link score {score}"}
@@ -209,7 +209,7 @@ async def two_containers(sim: SimulatedNode) -> Facts:
 
 async def lose_and_heal(sim: SimulatedNode) -> Facts:
     """A device falls off the bus: all of its shares become unhealthy. It returns, and they recover."""
-    victim, registered = sim.devices[-1], bool(sim.family.annotations.register)
+    victim, registered = sim.devices[-1], bool(sim.family.rules.annotations.register)
     left = sim.counted(*sim.devices[:-1])
     others = {device.uuid for device in sim.devices} - {victim.uuid}
     start = time.monotonic()
@@ -316,7 +316,7 @@ def _healthy(sim: SimulatedNode) -> set[str]:
 
 def _holding(sim: SimulatedNode, placed: PodView) -> str:
     """Which devices each container of the pod has, by name."""
-    pieces = decode_devices(placed.annotations[sim.family.annotations.allocated])
+    pieces = decode_devices(placed.annotations[sim.family.rules.annotations.allocated])
     held = {
         container.name: " ".join(sorted({sim.name(grant.uuid) for grant in piece}))
         for container, piece in zip(placed.containers, pieces, strict=False)
@@ -368,7 +368,7 @@ async def recorded(sim: SimulatedNode, placed: PodView) -> None:
 
     def done() -> bool:
         annotations = sim.api.pod(placed.namespace, placed.name)["metadata"]["annotations"]
-        left = decode_devices(annotations.get(sim.family.annotations.to_allocate, ""))
+        left = decode_devices(annotations.get(sim.family.rules.annotations.to_allocate, ""))
         return annotations[keys.BIND_PHASE] == keys.PHASE_SUCCESS and not pending(left)
 
     await sim.until(done, f"the settlement of pod {placed.key}")
@@ -404,7 +404,7 @@ def matrix(sim: SimulatedNode) -> str:
 
 
 def _links(sim: SimulatedNode) -> Links:
-    text = sim.annotation(sim.family.annotations.score)
+    text = sim.annotation(sim.family.rules.annotations.score)
     scores = decode_scores(text) if text else {}
     pairs = {(a, b): Link(score=s, label="") for a, peers in scores.items() for b, s in peers.items() if a < b}
     return Links(pairs=pairs)
@@ -426,7 +426,7 @@ def _resources(sim: SimulatedNode) -> Iterable[str]:
 
 
 def _register(sim: SimulatedNode) -> str:
-    key = sim.family.annotations.register
+    key = sim.family.rules.annotations.register
     if not key:
         return f"the node's capacity of {sim.resource}, without a register annotation"
     text = sim.annotation(key)
@@ -436,7 +436,7 @@ def _register(sim: SimulatedNode) -> str:
 
 
 def _handshake(sim: SimulatedNode) -> str:
-    key = sim.family.annotations.handshake
+    key = sim.family.rules.annotations.handshake
     if not key:
         return "none"
     value = sim.annotation(key)
@@ -445,7 +445,7 @@ def _handshake(sim: SimulatedNode) -> str:
 
 def _others(sim: SimulatedNode) -> Iterable[str]:
     """Annotations of the node beside the register and the handshake."""
-    own, snapshot = sim.family.annotations, Snapshot(devices=sim.devices, ready=True)
+    own, snapshot = sim.family.rules.annotations, Snapshot(devices=sim.devices, ready=True)
     wanted = wanted_annotations(sim.family, snapshot, Style()).keys() - {own.register, own.handshake}
     there = (key for key in sorted(wanted) if sim.annotation(key))
     return (f"{key} (scores of links)" if key == own.score else key for key in there)

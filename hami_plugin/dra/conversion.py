@@ -193,12 +193,12 @@ def _count(amounts: Counter[str], one: _Asked) -> None:
 
 def _asked(pods: Views, vendor: ClaimVendor) -> Sequence[_Asked] | Denied:
     pod = pods.filled
-    policies = {family.device_type: family.rules.policy for family in vendor.families if family.rules.policy}
+    policies = {family.resources.device_type: family.rules.policy for family in vendor.families if family.rules.policy}
     wanted = demands(pod, policies)
     if isinstance(wanted, Invalid):
         return Denied(why=str(wanted))
     found: list[_Asked] = []
-    families = {family.device_type: family for family in vendor.families}
+    families = {family.resources.device_type: family for family in vendor.families}
     for at, (container, by_type) in enumerate(zip(pod.containers, wanted, strict=True)):
         for device_type, demand in by_type.items():
             one = _request(pods, at, families[device_type], demand, vendor)
@@ -271,7 +271,7 @@ def _request(pods: Views, at: int, family: Family, demand: Demand, vendor: Claim
 def _selectors(pod: PodView, family: Family, driver: str) -> Sequence[str] | Denied:
     """CEL that says which devices may serve: of the family's type, and as the pod's annotations choose."""
     attributes = f"device.attributes[{_quoted(driver)}]"
-    found = [f"{attributes}.type == {_quoted(family.device_type)}"]
+    found = [f"{attributes}.type == {_quoted(family.resources.device_type)}"]
     if "mutex" in pod.annotations.get(ORDER_KEY, ""):
         return Denied(
             why=f"{ORDER_KEY}: mutex cannot be said in a claim made of limits; ask for all slots in a claim of your own"

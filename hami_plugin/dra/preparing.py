@@ -187,7 +187,7 @@ class ClaimPreparer:
 
     def _void(self, one: Prepared) -> bool:
         """Whether a boot leaves nothing of it: the kubelet asks again for whoever still lives, and all is made anew."""
-        sides = {source.family.device_type: source.family.node.partitions for source in self._sources}
+        sides = {source.family.resources.device_type: source.family.node.partitions for source in self._sources}
         own = [sides.get(share.grant.device_type) for share in one.shares if share.profile]
         return any(side is None or not side.lasting for side in own)
 
@@ -585,10 +585,12 @@ class ClaimPreparer:
         wanted, found = {result.device for result in claim.results}, dict[str, GivenDevice]()
         for one in cuts(self._cuttable()) if self._cut else ():
             if one.name in wanted:
-                family = next(s.family for s in self._sources if s.family.device_type == one.card.device.family)
+                family = next(
+                    s.family for s in self._sources if s.family.resources.device_type == one.card.device.family
+                )
                 found[one.name] = GivenDevice(family=family, cards=(one.card,), cut=one)
         for source in self._sources:
-            side = source.family.node.partitions if source.family.device_type in self._cut else None
+            side = source.family.node.partitions if source.family.resources.device_type in self._cut else None
             cards = _offers(source) if side is None or side.whole or side.sized else ()
             found |= {one.name: GivenDevice(family=source.family, cards=(one,)) for one in cards if one.name in wanted}
             for name in wanted - found.keys() if side is None else ():
@@ -600,7 +602,7 @@ class ClaimPreparer:
         return tuple(
             one
             for source in self._sources
-            if (partitions := self._cut.get(source.family.device_type))
+            if (partitions := self._cut.get(source.family.resources.device_type))
             for one in card_profiles(source.family, _offers(source), partitions.profiles)
         )
 
@@ -645,7 +647,9 @@ class ClaimPreparer:
             own = [one for one in plan.entry.shares if one.request in part.requests and not one.admin]
             if part.use is None or not own:
                 continue
-            families = {plan.devices[one.device].family.device_type: plan.devices[one.device].family for one in own}
+            families = {
+                plan.devices[one.device].family.resources.device_type: plan.devices[one.device].family for one in own
+            }
             if len(families) > 1:
                 raise ClaimError(
                     f"container {part.use.container.name} of {part.use.pod.key} has devices of several types: "
@@ -845,7 +849,7 @@ def _held(result: Result, family: Family, one: Offered, others: Sequence[Prepare
 def _cut_held(result: Result, family: Family, cut: Cut) -> PreparedShare:
     grant = Grant(
         uuid=cut.card.device.uuid,
-        device_type=family.device_type,
+        device_type=family.resources.device_type,
         memory=cut.profile.memory,
         cores=cut.profile.cores,
     )

@@ -246,7 +246,7 @@ class SlicePublisher:
         wanted, alone = PoolContents(), list[Offered]()
         for number, source in enumerate(self._sources):
             snapshot = source.snapshot.value
-            if partitions := self._cut.get(source.family.device_type):
+            if partitions := self._cut.get(source.family.resources.device_type):
                 side = source.family.node.partitions
                 if side and side.sized:
                     alone += self._by_amounts(source, side.sized, partitions)

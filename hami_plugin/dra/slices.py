@@ -144,13 +144,13 @@ def _shares(family: Family, snapshot: Snapshot) -> bool:
         return family.node.partitions.sized is not None
     if not limits_shares(family):
         return False
-    return not family.node.announce(snapshot, frozenset()).get(refuses_key(family.device_type))
+    return not family.node.announce(snapshot, frozenset()).get(refuses_key(family.resources.device_type))
 
 
 def _offered(family: Family, device: Device, *, shared: bool) -> Offered:
     info, every_core = family.node.register(device, False), family.node.every_core(device)
     name = device_name(device.uuid)
-    whole = Grant(uuid=device.uuid, device_type=family.device_type, memory=info.devmem, cores=every_core)
+    whole = Grant(uuid=device.uuid, device_type=family.resources.device_type, memory=info.devmem, cores=every_core)
     if not shared or device.place or info.count <= 1 or info.devmem <= 1:
         return Offered(name=name, device=device, memory=device.memory, whole=whole, every_core=every_core)
     cores = info.devcore * MOST_CORES // max(1, every_core) if family.resources.cores else 0

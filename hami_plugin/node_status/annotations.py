@@ -153,17 +153,17 @@ def wanted_annotations(
 
     Nothing before its devices are known: a former value stays until then, and goes when there are none.
     """
-    where, keys, node = refuses_key(family.device_type), family.annotations, family.node
+    where, keys, node = refuses_key(family.resources.device_type), family.rules.annotations, family.node
     rendered = rendered or Rendered()
     if not snapshot.devices:
         ours = (keys.register, keys.score, keys.handshake)
         none: Wanted = {where: Refuses(what="all", why=node.absent).text if node.absent else None}
-        none |= {unhealthy_key(family.device_type): None, **{key: None for key in ours if key}}
+        none |= {unhealthy_key(family.resources.device_type): None, **{key: None for key in ours if key}}
         return {**none, **_announced(node, snapshot, taken, {})} if snapshot.ready else {}
     wanted: Wanted = {where: Refuses(what="parts", why=node.whole_only).text if node.whole_only else None}
     wanted |= {**node.notes, **_announced(node, snapshot, taken, cuttable or {})}
     sick = [str(one.index) for one in snapshot.devices if not one.health.offered and not keys.register]
-    wanted[unhealthy_key(family.device_type)] = ",".join(sick) or None
+    wanted[unhealthy_key(family.resources.device_type)] = ",".join(sick) or None
     if keys.register:
         wanted[keys.register] = rendered.register(node, snapshot.devices, legacy=style.legacy, cuttable=cuttable)
     if style.scores and keys.score:
@@ -185,7 +185,9 @@ def desired_annotations(sources: Sequence[FamilySource], style: Style, taken: Ab
     for source in sources:
         cuttable = source.cuttable.value if source.cuttable else None
         if source.cuttable and cuttable is None:
-            yield Desired(source=source, pending=f"{source.family.device_type}: its partitions are not known yet")
+            yield Desired(
+                source=source, pending=f"{source.family.resources.device_type}: its partitions are not known yet"
+            )
             continue
         try:
             wanted = wanted_annotations(
@@ -194,10 +196,10 @@ def desired_annotations(sources: Sequence[FamilySource], style: Style, taken: Ab
             _require_own(source, wanted, sources, written)
         except HamiError as error:
             retry = isinstance(error, VendorError)
-            yield Desired(source=source, problem=f"{source.family.device_type}: {error}", retry=retry)
+            yield Desired(source=source, problem=f"{source.family.resources.device_type}: {error}", retry=retry)
         except Exception as error:  # noqa: BLE001  # what the vendor reported does not fit what is made of it
             reported = source.errors.record("register", error)
-            yield Desired(source=source, problem=f"{source.family.device_type}: {reported}", retry=True)
+            yield Desired(source=source, problem=f"{source.family.resources.device_type}: {reported}", retry=True)
         else:
             written |= {key: (source.vendor, value) for key, value in wanted.items()}
             yield Desired(source=source, wanted=wanted)
@@ -212,14 +214,14 @@ def fitted(desired: Sequence[Desired], live: Mapping[str, str]) -> Fitted:
     total = _bytes({**live, **wanted})
     if total <= MAX_ANNOTATION_BYTES:
         return Fitted(wanted=wanted)
-    scores = {one.source.family.annotations.score for one in desired}
+    scores = {one.source.family.rules.annotations.score for one in desired}
     kept = sorted(desired, key=lambda one: one.size)
     dropped: list[str] = []
     while True:
         wanted = {key: None if key in scores else value for key, value in _merged(kept).items()}
         if not kept or _bytes({**live, **wanted}) <= MAX_ANNOTATION_BYTES:
             return Fitted(wanted=wanted, total=total, dropped=tuple(dropped))
-        dropped.append(kept.pop().source.family.device_type)
+        dropped.append(kept.pop().source.family.resources.device_type)
 
 
 def _merged(desired: Sequence[Desired]) -> Wanted:
@@ -259,7 +261,7 @@ def _others(source: FamilySource, sources: Sequence[FamilySource]) -> set[str]:
 
 
 def _keys(source: FamilySource) -> set[str]:
-    return set(source.family.annotations.of_nodes)
+    return set(source.family.rules.annotations.of_nodes)
 
 
 def _require_text(key: str, value: object) -> None:
@@ -297,9 +299,9 @@ class Traces:
         locks = {rule.annotation: timedelta(seconds=rule.expires_s) for rule in rules}
         locks = {NODE_LOCK: timedelta(minutes=5), BIND_LOCK: timedelta(minutes=1), **locks}
         return cls(
-            annotations=frozenset(key for family in known for key in family.annotations.of_nodes) | locks.keys(),
+            annotations=frozenset(key for family in known for key in family.rules.annotations.of_nodes) | locks.keys(),
             locks=locks,
-            handshakes=frozenset(family.annotations.handshake for family in known) - {""},
+            handshakes=frozenset(family.rules.annotations.handshake for family in known) - {""},
             resources=frozenset(family.resources.count for family in known),
         )
 

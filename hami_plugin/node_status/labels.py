@@ -41,7 +41,7 @@ def wanted_labels(sources: Iterable[FamilySource]) -> tuple[Mapping[str, str], b
         if not snapshot.ready:
             complete = False
             continue
-        wanted |= node_labels(f"{OWN}{label_value(source.family.device_type)}", snapshot.devices)
+        wanted |= node_labels(f"{OWN}{label_value(source.family.resources.device_type)}", snapshot.devices)
         try:
             wanted |= source.family.node.labels(snapshot)
         except HamiError:  # logged and counted where it arose

@@ -89,9 +89,11 @@ class Registration:
         """Compare and write for ever, woken by every change of a snapshot or of the node."""
         async with asyncio.TaskGroup() as group:
             for source in self._sources:
-                group.create_task(self._wake_by(source.snapshot), name=f"registration of {source.family.device_type}")
+                group.create_task(
+                    self._wake_by(source.snapshot), name=f"registration of {source.family.resources.device_type}"
+                )
                 if source.cuttable:
-                    name = f"registration of {source.family.device_type}'s places"
+                    name = f"registration of {source.family.resources.device_type}'s places"
                     group.create_task(self._wake_by(source.cuttable), name=name)
             group.create_task(self._wake_by(self._node.view), name="registration of the node")
             group.create_task(self._publish(), name="registration")
@@ -190,7 +192,7 @@ class Registration:
         if not asked or (not written and time.monotonic() - self._beat < self._style.heartbeat):
             return {}
         present = [s.family for s in asked if s.snapshot.value.ready and s.snapshot.value.devices]
-        return {family.annotations.handshake: reported(self._now()) for family in present}
+        return {family.rules.annotations.handshake: reported(self._now()) for family in present}
 
     def _until_beat(self) -> float:
         """Seconds to the next heartbeat, counted from the last one: what changes meanwhile does not put it off."""
@@ -198,4 +200,4 @@ class Registration:
         return left if left > 0 else self._style.heartbeat
 
     def _reports(self, family: Family) -> bool:
-        return bool(family.annotations.handshake) and (self._style.legacy or family.node.reports)
+        return bool(family.rules.annotations.handshake) and (self._style.legacy or family.node.reports)

@@ -198,7 +198,7 @@ class _Vendor:
     def __init__(self, source: FamilySource) -> None:
         self.source = self._source = source
         self._unknown: Mapping[str, float] = {}
-        self.calls = BoundedCalls(f"usage of {source.family.device_type}", timeout=READ_TIMEOUT_S)
+        self.calls = BoundedCalls(f"usage of {source.family.resources.device_type}", timeout=READ_TIMEOUT_S)
 
     async def turn(
         self, held: Iterable[HeldShare], known: AbstractSet[str] | None, host: HostFiles, now: float
@@ -310,7 +310,9 @@ class _Vendor:
         self._unknown, removable = expired(names, known, self._unknown, now)
         for name in removable:
             if _remove(root / name):
-                log.info("folder of an ended pod removed", folder=name, device_type=self._source.family.device_type)
+                log.info(
+                    "folder of an ended pod removed", folder=name, device_type=self._source.family.resources.device_type
+                )
 
 
 def expired(
@@ -377,7 +379,7 @@ def usage_document(
         devices.append(
             {
                 "vendor": one.source.vendor,
-                "deviceType": one.source.family.device_type,
+                "deviceType": one.source.family.resources.device_type,
                 "uuid": one.device.uuid,
                 "index": one.device.index,
                 "number": one.device.number,

@@ -168,8 +168,8 @@ Patch = Callable[["Family", PodView, Given], Mapping[str, str]]
 
 def both_keys(family: Family, _pod: PodView, given: Given) -> Mapping[str, str]:
     """HAMi's usual two annotations, with the same value."""
-    text = encode_devices(given[family.device_type])
-    keys = (family.annotations.to_allocate, family.annotations.allocated)
+    text = encode_devices(given[family.resources.device_type])
+    keys = (family.rules.annotations.to_allocate, family.rules.annotations.allocated)
     return {key: text for key in keys if key}
 
 
@@ -495,14 +495,6 @@ class Family:
     resources: Resources
     rules: SchedulingRules = field(default_factory=SchedulingRules)
     node: NodeSide = field(default_factory=NodeSide)
-
-    @property
-    def device_type(self) -> str:
-        return self.resources.device_type
-
-    @property
-    def annotations(self) -> AnnotationKeys:
-        return self.rules.annotations
 
     @classmethod
     def registered(

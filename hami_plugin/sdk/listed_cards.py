@@ -300,7 +300,7 @@ def listed_vendor(
         served = families(chosen)
         if len(served) != 1:
             raise ValueError(f"{name} has {len(served)} families; naming has to say to which of them a card belongs")
-        return served[0].device_type, card.uuid
+        return served[0].resources.device_type, card.uuid
 
     return Vendor(
         name=name,

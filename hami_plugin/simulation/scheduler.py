@@ -85,6 +85,6 @@ class SimulatedScheduler:
 
     def _locks(self, pod: PodView, placed: PodFit, now: datetime) -> dict[str, str]:
         """The lock of each family with a part in the decision, if it has one."""
-        taken = (family.rules.lock for family in self._families if family.device_type in placed.given)
+        taken = (family.rules.lock for family in self._families if family.resources.device_type in placed.given)
         owners = {True: NodeLock(time=now, namespace=pod.namespace, pod=pod.name), False: NodeLock(time=now)}
         return {rule.annotation: render_lock(owners[rule.named]) for rule in taken if rule}

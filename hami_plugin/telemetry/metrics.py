@@ -668,7 +668,7 @@ def _used(readings: Sequence[UsageReading]) -> Iterator[tuple[tuple[str, ...], C
         source = reading.source
         indices = {device.uuid: device.number for device in source.snapshot.value.devices}
         for device in reading.usage.devices:
-            names = (source.vendor, source.family.device_type, device.uuid, indices.get(device.uuid, ""))
+            names = (source.vendor, source.family.resources.device_type, device.uuid, indices.get(device.uuid, ""))
             yield (*names, *_holder(reading.held)), reading.usage, device
 
 
@@ -869,7 +869,7 @@ def _of_hami(name: str, text: str, samples: Iterable[tuple[tuple[str, ...], floa
 
 
 def _names(one: DeviceOccupancy) -> tuple[str, ...]:
-    return (one.source.vendor, one.source.family.device_type, one.device.uuid, one.device.number)
+    return (one.source.vendor, one.source.family.resources.device_type, one.device.uuid, one.device.number)
 
 
 def _description(one: DeviceOccupancy) -> tuple[str, ...]:

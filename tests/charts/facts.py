@@ -67,8 +67,8 @@ def annotations() -> str:
     pods = {keys.ASSIGNED_NODE, keys.ASSIGNED_TIME, keys.BIND_PHASE, keys.BIND_TIME}
     nodes = {keys.NODE_LOCK, keys.BIND_LOCK}
     for family in families():
-        pods |= {family.annotations.allocated, family.annotations.to_allocate}
-        nodes |= family.annotations.of_nodes
+        pods |= {family.rules.annotations.allocated, family.rules.annotations.to_allocate}
+        nodes |= family.rules.annotations.of_nodes
     ours = [resizes.RESIZE_GRANTED, resizes.RESIZE_REFUSED]
     chosen = {
         "nodes": sorted(key for key in nodes if key.startswith(OURS)),

@@ -133,7 +133,7 @@ def test_every_annotation_key_is_in_the_protocol():
         value
         for family in families
         for name in AnnotationKeys.__dataclass_fields__
-        for value in (getattr(family.annotations, name), *family.annotations.others)
+        for value in (getattr(family.rules.annotations, name), *family.rules.annotations.others)
         if isinstance(value, str) and value
     }
 
@@ -229,7 +229,7 @@ def families():
     """One row for each family: its word, resources, and annotations of nodes and pods."""
     vendors = [load_vendor(name) for name in vendor_names()]
     rows = [
-        f"| `{one.device_type}` | {listed(one.resources.names)} | {listed(asdict(one.annotations))} |"
+        f"| `{one.resources.device_type}` | {listed(one.resources.names)} | {listed(asdict(one.rules.annotations))} |"
         for vendor in vendors
         for one in vendor.families(vendor.settings())
     ]

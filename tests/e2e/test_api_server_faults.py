@@ -25,9 +25,11 @@ async def known(stage, names):
     advice = await stage.kubelet.plugin(stage.resource).preferred(free, (), 1)
     assert len(advice) == 1
     # Events of a watch come in order. A last one that shows an effect outside has all others before it.
-    wanted = annotation(stage, stage.family.annotations.register)
-    stage.api.annotate_node(NODE, {stage.family.annotations.register: "disturbed"})
-    await stage.until(lambda: annotation(stage, stage.family.annotations.register) == wanted, "the repair of the node")
+    wanted = annotation(stage, stage.family.rules.annotations.register)
+    stage.api.annotate_node(NODE, {stage.family.rules.annotations.register: "disturbed"})
+    await stage.until(
+        lambda: annotation(stage, stage.family.rules.annotations.register) == wanted, "the repair of the node"
+    )
     return pods
 
 
@@ -148,7 +150,7 @@ async def test_a_lost_watch_is_taken_up_again_and_misses_nothing(loss, running):
 @pytest.mark.scenario("P9", "P10")
 async def test_annotations_that_somebody_removes_or_that_were_lost_come_back(running):
     stage = await running()
-    key = stage.family.annotations.register
+    key = stage.family.rules.annotations.register
     wanted = annotation(stage, key)
 
     stage.api.annotate_node(NODE, {key: None})

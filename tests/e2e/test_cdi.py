@@ -75,7 +75,7 @@ async def test_a_container_is_given_names_that_resolve_to_its_devices_and_no_oth
     assert tuple(map(str, names)) == given.cdi_devices
     granted = {device.uuid: device.minor for device in stage.hardware.machine.devices}
     chosen = {name.device for name in names}
-    told = pod.annotations[stage.family.annotations.allocated]
+    told = pod.annotations[stage.family.rules.annotations.allocated]
     assert len(chosen) == 2
     assert all(uuid in told for uuid in chosen)
     edits = view(directories).resolve(names)

@@ -40,5 +40,5 @@ async def test_a_share_is_handed_out_once_all_three_are_and_the_node_is_free_aga
     await stage.until(lambda: annotations()[keys.BIND_PHASE] == keys.PHASE_SUCCESS, "the record")
     await stage.until(lambda: LOCK not in stage.api.node(NODE)["metadata"].get("annotations", {}), "the release")
     assert answer.edits.env == {"CAMBRICON_VISIBLE_DEVICES": "7", "CAMBRICON_DSMLU_PROFILE": "7_10_20"}
-    assert annotations()[stage.family.annotations.to_allocate].strip(";") == ""
-    assert annotations()[stage.family.annotations.allocated] == f"{NODE}-cambricon-mlu-7,MLU,5120,10:;"
+    assert annotations()[stage.family.rules.annotations.to_allocate].strip(";") == ""
+    assert annotations()[stage.family.rules.annotations.allocated] == f"{NODE}-cambricon-mlu-7,MLU,5120,10:;"

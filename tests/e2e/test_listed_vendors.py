@@ -50,7 +50,7 @@ async def run(stage: SimulatedNode, view: NodeView, limits: Mapping[str, int]) -
     states = [idle(info) for info in family.rules.node_devices(view)]
     outcome = fit(family.rules.policy, states, Context(demand=demand, pod=made))
     assert isinstance(outcome, Granted)
-    told = family.rules.patch(family, made, {family.device_type: (outcome.grants,)})
+    told = family.rules.patch(family, made, {family.resources.device_type: (outcome.grants,)})
     bound = {keys.ASSIGNED_NODE: NODE, keys.BIND_PHASE: keys.PHASE_ALLOCATING}
     stage.api.annotate_pod(made.namespace, made.name, {**told, **bound})
     pod = pod_view(stage.api.bind(made.namespace, made.name, NODE))

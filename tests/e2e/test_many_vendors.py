@@ -56,7 +56,7 @@ async def allocations(stage: SimulatedNode, name: str, count: int = 10) -> None:
 
 async def test_each_vendor_has_its_socket_its_annotations_and_its_pods(three: dict[str, SimulatedNode]) -> None:
     registered = {one.resource_name for one in three["nvidia"].kubelet.registrations}
-    registers = {three[name].family.annotations.register for name in ("nvidia", "ascend")}
+    registers = {three[name].family.rules.annotations.register for name in ("nvidia", "ascend")}
 
     def annotations() -> set[str]:
         return set(three["nvidia"].api.node(NODE)["metadata"].get("annotations", {}))

@@ -308,7 +308,7 @@ async def test_a_node_is_cut_into_equal_instances_step_by_step_and_serves_them_a
     await stage.kubelet.admit(pod)
     answer = await stage.kubelet.start_container(pod.uid, "main")
     assert answer.edits.env.keys() == {"NVIDIA_VISIBLE_DEVICES"}
-    assert answer.edits.env["NVIDIA_VISIBLE_DEVICES"] in pod.annotations[stage.family.annotations.allocated]
+    assert answer.edits.env["NVIDIA_VISIBLE_DEVICES"] in pod.annotations[stage.family.rules.annotations.allocated]
     assert answer.edits.mounts == ()
 
 

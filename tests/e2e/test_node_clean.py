@@ -64,7 +64,7 @@ async def test_a_node_is_cleaned_once_its_daemon_is_gone_and_not_before(running,
     put(stage, FOREIGN)
     await counted(stage)
     before = annotations(stage)
-    assert stage.family.annotations.register in before
+    assert stage.family.rules.annotations.register in before
 
     refused, why = await process(stage, NODE)
     assert (refused, annotations(stage)) == (1, before)
@@ -73,7 +73,7 @@ async def test_a_node_is_cleaned_once_its_daemon_is_gone_and_not_before(running,
 
     async def written_again(_seconds):
         async with asyncio.timeout(WITHIN_S):
-            while stage.family.annotations.register not in annotations(stage):  # noqa: ASYNC110  # another process
+            while stage.family.rules.annotations.register not in annotations(stage):  # noqa: ASYNC110  # another process
                 await asyncio.sleep(0.05)
 
     with monkeypatch.context() as patch:  # it looks again when the daemon has written, however slow the machine is
@@ -86,7 +86,7 @@ async def test_a_node_is_cleaned_once_its_daemon_is_gone_and_not_before(running,
     status = {"allocatable": {stage.resource: "0"}, "capacity": {stage.resource: "80"}}
     stage.api.store.patch(("nodes", "", NODE), {"status": status}, part="status")
     dry, would = await clean(stage, "--all", "--dry-run")
-    assert (dry, stage.family.annotations.register in annotations(stage)) == (0, True)
+    assert (dry, stage.family.rules.annotations.register in annotations(stage)) == (0, True)
     assert f"{NODE}: would remove" in would
 
     done, told = await process(stage, "--all")
@@ -99,7 +99,7 @@ async def test_a_node_is_cleaned_once_its_daemon_is_gone_and_not_before(running,
 async def test_every_annotation_of_every_vendor_goes_and_labels_are_nobodys(set_up):
     stage = await set_up()
     families = [one for name in vendor_names() for one in load_vendor(name).families(load_vendor(name).settings())]
-    ours = {key: "x" for family in families for key in family.annotations.of_nodes}
+    ours = {key: "x" for family in families for key in family.rules.annotations.of_nodes}
     ours |= {keys.NODE_LOCK: "x", keys.BIND_LOCK: "x", f"{keys.REFUSES}Some": "x", f"{keys.UNHEALTHY}Some": "1"}
     ours |= {family.rules.lock.annotation: "x" for family in families if family.rules.lock}
     labels = dict(stage.api.node(NODE)["metadata"].get("labels", {}))
@@ -187,7 +187,7 @@ async def test_the_command_right_after_an_uninstall_waits_for_the_daemons_end(ru
     assert cleaning.stdout
     async with asyncio.timeout(60):
         first = (await cleaning.stdout.readline()).decode()
-        assert stage.family.annotations.register in annotations(stage)
+        assert stage.family.rules.annotations.register in annotations(stage)
         await stage.stop_daemon()
         status = {"allocatable": {stage.resource: "0"}, "capacity": {stage.resource: "80"}}
         stage.api.store.patch(("nodes", "", NODE), {"status": status}, part="status")

@@ -68,7 +68,7 @@ async def test_a_burst_of_fifty_pods_is_served_and_each_container_has_its_own_li
         f"p{n:02}": f"{1000 + n}m" for n in range(50)
     }
     for one in stage.api.pods():
-        uuid = annotations(one)[stage.family.annotations.allocated].partition(",")[0]
+        uuid = annotations(one)[stage.family.rules.annotations.allocated].partition(",")[0]
         assert received[one["metadata"]["name"], "main"]["NVIDIA_VISIBLE_DEVICES"] == uuid
     assert len({parse_lock(text).pod for text in locks}) == 50
 

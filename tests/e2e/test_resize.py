@@ -45,7 +45,9 @@ def in_force(region: Path) -> tuple[int, ...]:
 def said(stage: Any, pod: Any) -> tuple[int, ...]:
     now = pod_view(stage.api.pod(pod.namespace, pod.name))
     return tuple(
-        grant.memory for piece in decode_devices(now.annotations[stage.family.annotations.allocated]) for grant in piece
+        grant.memory
+        for piece in decode_devices(now.annotations[stage.family.rules.annotations.allocated])
+        for grant in piece
     )
 
 

@@ -22,7 +22,7 @@ def state_of(stage):
 
 async def a_forged_pod_gets_nothing_of(stage, holder):
     """One that binds itself, with a decision for as much of the same device."""
-    decision = stage.family.annotations
+    decision = stage.family.rules.annotations
     decided = fresh(stage, holder).annotations[decision.allocated]
     memory = int(decided.split(",")[2])
     item = small("forged", stage.family.resources, memory=memory)

@@ -143,13 +143,13 @@ async def test_probes_and_metrics_follow_the_daemons_life(running):
 @pytest.mark.full
 async def test_the_legacy_format_writes_a_handshake_beside_the_register(running):
     stage = await running(registerFormat="legacy")
-    key = stage.family.annotations.register
+    key = stage.family.rules.annotations.register
 
     devices = decode_legacy(annotation(stage, key))
 
     assert [device.id for device in devices] == [device.uuid for device in stage.hardware.machine.devices]
     assert not annotation(stage, key).startswith("[")
-    assert annotation(stage, stage.family.annotations.handshake).startswith("Reported")
+    assert annotation(stage, stage.family.rules.annotations.handshake).startswith("Reported")
     await bring_up(stage, small("served", stage.family.resources))
 
 
@@ -200,7 +200,7 @@ async def test_a_daemon_that_is_updated_keeps_what_running_pods_have(running):
     assert {key[0] for key in held} == {pod.uid for pod in pods}
 
     await stage.stop_daemon()
-    assert annotation(stage, stage.family.annotations.register)
+    assert annotation(stage, stage.family.rules.annotations.register)
     await start(stage)
     await offered(stage)
 
@@ -255,7 +255,7 @@ async def test_the_operator_says_how_a_pod_with_an_init_container_is_counted(run
     resources, memory = stage.family.resources, stage.hardware.machine.devices[0].memory
     first = manifest("first", [asking("main", resources, memory=memory)], inits=[idle("init")])
     uuid = fresh(stage, await bring_up(stage, first)).annotations[ALLOCATED].split(",")[0].strip(";")
-    decided = f"{uuid},{stage.family.device_type},1000,0:;"
+    decided = f"{uuid},{stage.family.resources.device_type},1000,0:;"
     item = small("second", resources, memory=1000, cores=0)
     item["metadata"]["annotations"] = {TO_ALLOCATE: decided, ALLOCATED: decided, keys.ASSIGNED_NODE: NODE}
     stage.api.create_pod(item)

@@ -14,7 +14,7 @@ from hami_plugin.protocol.decisions import decode_devices, pending
 
 def grants_of(stage: SimulatedNode, pod: PodView, container: ContainerView):
     """What the scheduler decided for one container, in the order of the devices' numbers."""
-    pieces = decode_devices(pod.annotations[stage.family.annotations.allocated])
+    pieces = decode_devices(pod.annotations[stage.family.rules.annotations.allocated])
     order = {device.uuid: device.index for device in stage.hardware.machine.devices}
     return sorted(pieces[pod.containers.index(container)], key=lambda grant: order[grant.uuid])
 
@@ -52,7 +52,7 @@ def annotation(stage: SimulatedNode, key: str) -> str:
 def recorded(stage: SimulatedNode, pod: PodView) -> bool:
     """Whether a pod says that it has all its devices, and the node says that it is done with it."""
     now = pod_view(stage.api.pod(pod.namespace, pod.name))
-    left = pending(decode_devices(now.annotations[stage.family.annotations.to_allocate]))
+    left = pending(decode_devices(now.annotations[stage.family.rules.annotations.to_allocate]))
     return now.annotations.get(keys.BIND_PHASE) == keys.PHASE_SUCCESS and not left
 
 

@@ -164,7 +164,7 @@ def registers(data: bytes) -> None:
     """One text under every key that a vendor's devices are registered by."""
     said = text(data)
     for family in families():
-        keys = [key for key in (family.annotations.register, family.annotations.score) if key]
+        keys = [key for key in (family.rules.annotations.register, family.rules.annotations.score) if key]
         node = NodeView(
             name="n", annotations=dict.fromkeys(keys, said), capacity={family.resources.count: said[:64]}, labels={}
         )
@@ -185,9 +185,13 @@ def decisions(data: bytes) -> None:
                     "namespace": "b",
                     "uid": "c",
                     "annotations": dict.fromkeys(
-                        key for key in (family.annotations.to_allocate, family.annotations.allocated) if key
+                        key for key in (family.rules.annotations.to_allocate, family.rules.annotations.allocated) if key
                     )
-                    and {key: said for key in (family.annotations.to_allocate, family.annotations.allocated) if key},
+                    and {
+                        key: said
+                        for key in (family.rules.annotations.to_allocate, family.rules.annotations.allocated)
+                        if key
+                    },
                 },
                 "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]},
             }

@@ -207,7 +207,7 @@ def _collapse(question: Json) -> Json:
 
 def _policy(known: Known) -> Policy:
     if known.family.rules.policy is None:
-        raise HamiError(f"the family {known.family.device_type} of vendor {known.vendor} has no policy")
+        raise HamiError(f"the family {known.family.resources.device_type} of vendor {known.vendor} has no policy")
     return known.family.rules.policy
 
 

@@ -30,7 +30,9 @@ class Catalog:
         self._vendors = {name: load_vendor(name) for name in vendor_names()}
         self._parities = {name: parity_of(name) for name in self._vendors}
         self._words = {
-            family.device_type: name for name, vendor in self._vendors.items() for family in _families(vendor, {})
+            family.resources.device_type: name
+            for name, vendor in self._vendors.items()
+            for family in _families(vendor, {})
         }
         self._found: dict[tuple[str, str], Family] = {}
         self._sections: dict[tuple[str, str], Mapping[str, Any]] = {}
@@ -59,7 +61,7 @@ class Catalog:
         key = (device_type, repr(sorted(settings.items(), key=lambda item: item[0])))
         if key not in self._found:
             families = _families(self._vendors[name], settings)
-            self._found[key] = next(family for family in families if family.device_type == device_type)
+            self._found[key] = next(family for family in families if family.resources.device_type == device_type)
         return Known(vendor=name, family=self._found[key], parity=parity)
 
     def _section(self, config: str, name: str) -> Mapping[str, Any]:

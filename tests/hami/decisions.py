@@ -162,11 +162,16 @@ def _in_place(asked: Situation, given: Mapping[str, Pieces], written: Json) -> b
     """One entry for each container of the pod, in its order: its own devices, or nothing. No other family has any."""
     expected: dict[str, str] = {}
     for family in asked.families:
-        for key in (family.annotations.to_allocate, family.annotations.allocated):
-            if key and family.device_type in given:
-                entries = ["".join(map(_as_written, piece)) for piece in given[family.device_type]]
+        for key in (family.rules.annotations.to_allocate, family.rules.annotations.allocated):
+            if key and family.resources.device_type in given:
+                entries = ["".join(map(_as_written, piece)) for piece in given[family.resources.device_type]]
                 expected[key] = "".join(f"{entry};" for entry in entries)
-    keys = {key for one in asked.families for key in (one.annotations.to_allocate, one.annotations.allocated) if key}
+    keys = {
+        key
+        for one in asked.families
+        for key in (one.rules.annotations.to_allocate, one.rules.annotations.allocated)
+        if key
+    }
     return {key: written[key] for key in keys & written.keys()} == expected
 
 

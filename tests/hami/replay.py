@@ -91,7 +91,7 @@ class Course:
     def idle(self, key: str, text: str, placed: PodFit) -> bool:
         """Whether HAMi says here that the pod has nothing of a family: an empty entry for each container."""
         empty = {device_type: tuple(() for _ in self.asked.pod.containers) for device_type in self.asked.known}
-        idle = [family for family in self.asked.families if not any(placed.given.get(family.device_type, ()))]
+        idle = [family for family in self.asked.families if not any(placed.given.get(family.resources.device_type, ()))]
         nothing = [timeless(family.rules.patch(family, self.asked.pod, empty)).get(key) for family in idle]
         return text in nothing or (text == "null" and "[]" in nothing)
 

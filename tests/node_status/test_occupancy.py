@@ -140,7 +140,7 @@ def test_whoever_has_a_device_of_any_vendor_to_himself_has_all_of_its_memory(pro
     machine = rig(profile, tmp_path, deviceListStrategy="cdi-annotations")
     shown = machine.snapshot()
     families = vendor_of(machine.machine).families(machine.settings)
-    family = next(one for one in families if one.device_type == shown.devices[0].family)
+    family = next(one for one in families if one.resources.device_type == shown.devices[0].family)
     machine = replace(machine, family=family)
     asked = machine.decided(machine.node(shown, **labels), {family.resources.count: 1})
     (claim,) = claims(asked, question_of(family))

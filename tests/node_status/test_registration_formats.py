@@ -20,7 +20,7 @@ def counted(shown: Snapshot, taken: Collection[str]) -> dict[str, str | None]:
     return {COUNTED: str(len(shown.devices) - len(taken)) if shown.devices else None}
 
 
-DECLARED = changed(FAMILY, annotations=replace(FAMILY.annotations, others=(COUNTED,)))
+DECLARED = changed(FAMILY, annotations=replace(FAMILY.rules.annotations, others=(COUNTED,)))
 OLD = changed(DECLARED, encode=encode_legacy, reports=True, announce=counted)
 
 

@@ -46,7 +46,7 @@ class Node:
             keys.BIND_PHASE: keys.PHASE_ALLOCATING,
         }
         self.stage.api.annotate_pod(pod.namespace, pod.name, told)
-        chosen = told[self.stage.family.annotations.allocated].partition(",")[0]
+        chosen = told[self.stage.family.rules.annotations.allocated].partition(",")[0]
         return chosen, await self.admit(pod_view(self.stage.api.bind(pod.namespace, pod.name, NODE)))
 
     async def admit(self, pod: PodView) -> Wanted:
@@ -63,7 +63,7 @@ class Node:
         )
 
     async def ready(self) -> None:
-        register = self.stage.family.annotations.register
+        register = self.stage.family.rules.annotations.register
 
         def offered() -> bool:
             known = self.stage.api.node(NODE)["metadata"].get("annotations", {})

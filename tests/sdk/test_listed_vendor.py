@@ -132,7 +132,7 @@ def test_a_node_that_every_card_needs_is_missed_by_name(settings: ToolSettings) 
 
 
 def test_the_vendor_changes_what_is_particular_of_its_node_side(settings: ToolSettings) -> None:
-    made = vendor(node=lambda _settings, one, usual: replace(usual, absent=f"no {one.device_type} here"))
+    made = vendor(node=lambda _settings, one, usual: replace(usual, absent=f"no {one.resources.device_type} here"))
 
     node = made.families(settings)[0].node
 

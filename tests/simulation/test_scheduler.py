@@ -33,7 +33,7 @@ async def test_devices_are_counted_where_no_annotation_tells_of_them(api: Simula
     placed = scheduler.place(pod("one", [container("main", family.resources, memory=12, cores=30)]))
 
     assert [info.devmem for info in scheduler.devices()] == [320 * 256, 320 * 256]
-    assert placed.annotations[family.annotations.allocated] == f"{NODE}-cambricon-mlu-1,MLU,3072,30:;"
+    assert placed.annotations[family.rules.annotations.allocated] == f"{NODE}-cambricon-mlu-1,MLU,3072,30:;"
     assert placed.annotations["CAMBRICON_DSMLU_PROFILE"] == "1_30_12"
     assert (placed.node, placed.annotations[keys.BIND_PHASE]) == (NODE, keys.PHASE_ALLOCATING)
 
@@ -62,7 +62,7 @@ async def test_no_device_is_granted_twice_and_the_reason_is_the_rules_own(
     with pytest.raises(HamiError, match=r"pod demo/third does not fit: \d/2 \w+"):
         scheduler.place(pod("third", [container("main", machine.family.resources)]))
 
-    key = machine.family.annotations.allocated
+    key = machine.family.rules.annotations.allocated
     assert first.annotations[key] != second.annotations[key]
     assert keys.NODE_LOCK not in node_view(api.node(NODE)).annotations
 
@@ -70,7 +70,7 @@ async def test_no_device_is_granted_twice_and_the_reason_is_the_rules_own(
 async def test_a_register_of_hami_2_7_is_read_too(api: SimulatedApiServer, tmp_path: Path) -> None:
     machine = rig("mi300x-8", tmp_path)
     devices = [machine.family.node.register(device, True) for device in machine.snapshot().devices]
-    api.annotate_node(NODE, {machine.family.annotations.register: encode_legacy(devices)})
+    api.annotate_node(NODE, {machine.family.rules.annotations.register: encode_legacy(devices)})
 
     known = SimulatedScheduler(api, NODE, [machine.family], dict).devices()
 

@@ -80,7 +80,7 @@ def ground(case: Case, root: Path, **settings: Any) -> Ground:
     served.driver.close()
     vendor = vendor_of(case.machine)
     families = vendor.families(served.settings)
-    parts = tuple((family, Watched(part(snapshot, family.device_type))) for family in families)
+    parts = tuple((family, Watched(part(snapshot, family.resources.device_type))) for family in families)
     sources = [FamilySource(family=family, snapshot=own, vendor=vendor.name) for family, own in parts]
     said = {key: text for one in desired_annotations(sources, Style(), frozenset()) for key, text in one.wanted.items()}
     offers = {
@@ -293,7 +293,7 @@ class Trial:
 
 @cache
 def _family(device_type: str) -> Family:
-    return next(family for family in every_family() if family.device_type == device_type)
+    return next(family for family in every_family() if family.resources.device_type == device_type)
 
 
 def _shown(manifest: Mapping[str, Any]) -> str:
@@ -311,9 +311,11 @@ class Questions:
         self._dice = dice
         self._own = ground.families
         self._others = [
-            one for one in every_family() if one.device_type not in {own.device_type for own in ground.families}
+            one
+            for one in every_family()
+            if one.resources.device_type not in {own.resources.device_type for own in ground.families}
         ]
-        self._devices = {family.device_type: list(own.value.devices) for family, own in ground.parts}
+        self._devices = {family.resources.device_type: list(own.value.devices) for family, own in ground.parts}
 
     def pod(self) -> Mapping[str, Any]:
         dice = self._dice
@@ -347,12 +349,12 @@ class Questions:
 
     def _likely(self) -> Family:
         """Mostly a family of which there is something."""
-        there = [family for family in self._own if self._devices[family.device_type]]
+        there = [family for family in self._own if self._devices[family.resources.device_type]]
         return self._dice.choice(there if there and self._dice.random() < 0.9 else self._own)
 
     def _asking(self, family: Family) -> dict[str, str]:
         dice, names = self._dice, family.resources
-        devices = len(self._devices.get(family.device_type, ())) or 8
+        devices = len(self._devices.get(family.resources.device_type, ())) or 8
         limits = {names.count: dice.choice((1, 1, 1, 1, 1, 2, 2, 4, devices, devices + 1))}
         if dice.random() < 0.05:
             del limits[names.count]
@@ -368,7 +370,7 @@ class Questions:
         return {name: str(amount) for name, amount in limits.items() if name}
 
     def _memory(self, family: Family) -> int:
-        dice, devices = self._dice, self._devices.get(family.device_type)
+        dice, devices = self._dice, self._devices.get(family.resources.device_type)
         total = (devices[0].memory if devices else 65536) // max(1, family.resources.memory_factor)
         some = (total // 8, total // 4, total // 3, total // 2, total - 1, total, total, total + 1, total * 2)
         return max(1, dice.choice((*some, 1, 2, 3, 8, 12, 16, 24, 32, 64, 96, 4096, 8192, 24576)))
@@ -394,7 +396,7 @@ class Questions:
 
 def _selectors(families: Iterable[Family]) -> Sequence[str]:
     """Annotations by which pods name devices, the vendors' own and those of other vendors."""
-    words = [family.device_type for family in families]
+    words = [family.resources.device_type for family in families]
     vendors = ("nvidia.com", "amd.com", "cambricon.com", "enflame.com", "mthreads.ai", "hygon.com", "birentech.com")
     vendors += ("vastaitech.com", "metax-tech.com", "aws.amazon.com", "baidu.com", "habana.com")
     own = {resource.partition("/")[0] for family in families for resource in resource_names(family)}

@@ -179,8 +179,8 @@ def check_what_is_written_is_read_again(situation: Situation) -> None:
     if outcome is None:
         return
     family = situation.family
-    written = family.rules.patch(family, situation.pod, {family.device_type: (outcome.grants,)})
-    text = written[family.annotations.allocated]
+    written = family.rules.patch(family, situation.pod, {family.resources.device_type: (outcome.grants,)})
+    text = written[family.rules.annotations.allocated]
     pieces = decode_devices(text)
 
     assert [(one.uuid, one.device_type, one.memory, one.cores) for one in pieces[0]] == [
@@ -203,9 +203,9 @@ def check_names(vendor: Vendor, others: Sequence[Vendor]) -> None:
     """Resources and annotations are nobody else's; each family has a word, a policy, and a key for what it gave."""
     mine, theirs = _names(vendor), set[str]().union(*map(_names, others))
     for family in families(vendor):
-        assert family.device_type
+        assert family.resources.device_type
         assert family.rules.policy
-        assert family.annotations.allocated
+        assert family.rules.annotations.allocated
         assert "/" in family.resources.count
     assert mine.isdisjoint(theirs), mine & theirs
 
@@ -217,7 +217,7 @@ def families(vendor: Vendor) -> tuple[Family, ...]:
 def _names(vendor: Vendor) -> set[str]:
     found: set[str] = set()
     for family in families(vendor):
-        found |= {*family.resources.names.values(), family.device_type}
-        keys = [getattr(family.annotations, name) for name in family.annotations.__slots__]
+        found |= {*family.resources.names.values(), family.resources.device_type}
+        keys = [getattr(family.rules.annotations, name) for name in family.rules.annotations.__slots__]
         found |= {key for value in keys for key in ((value,) if isinstance(value, str) else value)}
     return found - {""}

@@ -32,11 +32,11 @@ def _usual(family: Family, machine: Machine) -> Devices:
             count=10,
             devmem=device.memory,
             devcore=100,
-            type=family.device_type,
+            type=family.resources.device_type,
             numa=max(0, device.numa),
             mode="hami-core",
             health=True,
-            vendor=family.device_type,
+            vendor=family.resources.device_type,
         )
         for device in machine.devices
     )
@@ -50,7 +50,11 @@ def _amd(family: Family, machine: Machine) -> Devices:
 
 def _ascend(family: Family, machine: Machine) -> Devices:
     """One family's chips: those that the driver calls by its name."""
-    name, memory = CHIPS[family.device_type][:2] if family.device_type in CHIPS else (family.device_type, 0)
+    name, memory = (
+        CHIPS[family.resources.device_type][:2]
+        if family.resources.device_type in CHIPS
+        else (family.resources.device_type, 0)
+    )
     cores = {device.index: int(device.extra.get("aicore", 0)) for device in machine.devices if device.model == name}
     return tuple(
         replace(info, devmem=min(info.devmem, memory or info.devmem), devcore=cores[info.index])
@@ -82,13 +86,13 @@ def _enflame(family: Family, machine: Machine) -> Devices:
 
 def _iluvatar(family: Family, machine: Machine) -> Devices:
     """One chip's GPUs: those whose model ends with its word."""
-    named = {device.index for device in machine.devices if chip_of(device.model, [family.device_type])}
+    named = {device.index for device in machine.devices if chip_of(device.model, [family.resources.device_type])}
     return tuple(info for info in _usual(family, machine) if info.index in named)
 
 
 def _metax(family: Family, machine: Machine) -> Devices:
     """Whole GPUs have no shares. Shares know the zone of linked GPUs that theirs is in."""
-    whole = family.device_type == rules.WHOLE_TYPE
+    whole = family.resources.device_type == rules.WHOLE_TYPE
     zones = {device.index: device.extra.get("link_zone", 0) for device in machine.devices}
     return tuple(
         replace(info, count=1) if whole else replace(info, custom={"LinkZone": zones[info.index], "QosPolicy": ""})

@@ -160,7 +160,7 @@ def found(case: Case, root: Path, **settings: Any) -> Found:
     served.driver.close()
     (device_type,) = {device.family for device in snapshot.devices}
     families = vendor_of(case.machine).families(served.settings)
-    served = replace(served, family=next(one for one in families if one.device_type == device_type))
+    served = replace(served, family=next(one for one in families if one.resources.device_type == device_type))
     instance = {"node.kubernetes.io/instance-type": str(case.machine.extra.get("instance_type", ""))}
     return Found(rig=served, snapshot=snapshot, node=served.node(snapshot, **instance))
 
@@ -240,7 +240,7 @@ def _decided(found: Found, way: Way, limits: Mapping[str, int]) -> PodView | str
 
 def _told(found: Found, pod: PodView) -> dict[str, str]:
     """The decision as the pod's annotations have it; when it was made is left out."""
-    keys = found.family.annotations
+    keys = found.family.rules.annotations
     named = {key: text for key, text in pod.annotations.items() if key in (keys.allocated, keys.to_allocate)}
     return dict(sorted(named.items()))
 
@@ -333,7 +333,7 @@ def registered(found: Found) -> tuple[DeviceInfo, ...]:
 
 def known_by(found: Found) -> str:
     """What a scheduler knows the devices by."""
-    key = found.family.annotations.register
+    key = found.family.rules.annotations.register
     counts = (f"{name} {count}" for name, count in sorted(found.node.capacity.items()))
     return key or f"capacity: {', '.join(counts)}"
 

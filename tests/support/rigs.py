@@ -130,7 +130,7 @@ def decision(family: Family, node: NodeView, pod: PodView) -> Mapping[str, str]:
     """How HAMi's scheduler writes down what the one container of ``pod`` gets on an idle ``node``."""
     outcome = decided(family, node, pod)
     assert isinstance(outcome, Granted), outcome
-    return family.rules.patch(family, pod, {family.device_type: (outcome.grants,)})
+    return family.rules.patch(family, pod, {family.resources.device_type: (outcome.grants,)})
 
 
 def decided(family: Family, node: NodeView, pod: PodView) -> Granted | Refused:

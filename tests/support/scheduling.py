@@ -20,7 +20,7 @@ from tests.support.pods import nvidia
 
 FAMILIES = nvidia()
 FAMILY = FAMILIES[0]
-KEYS = FAMILY.annotations
+KEYS = FAMILY.rules.annotations
 COUNT, MEMORY, CORES = "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores"
 CARD_MIB = 10_000
 

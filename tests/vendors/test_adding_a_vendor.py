@@ -79,7 +79,7 @@ def test_a_pod_is_fitted_by_its_rules(acme: Vendor, tmp_path: Path, cards: str, 
         {"id": f"acme-{n}", "index": n, "count": 4, "devmem": 1000, "devcore": 100, "type": "Acme", "health": n != 1}
         for n in range(4)
     ]
-    node = {"name": "n", "annotations": {family.annotations.register: json.dumps(register)}}
+    node = {"name": "n", "annotations": {family.rules.annotations.register: json.dumps(register)}}
     limits = {"acme.example/card": cards, "acme.example/memory": "500"}
     container = {"name": "c", "resources": {"limits": limits}}
     (tmp_path / "node.yaml").write_text(yaml.safe_dump({"kind": "Node", "metadata": node}))

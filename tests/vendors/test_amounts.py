@@ -25,7 +25,7 @@ def resources() -> Iterator[tuple[Family, str]]:
                     yield family, name
 
 
-CASES = sorted(resources(), key=lambda case: (case[0].device_type, case[1]))
+CASES = sorted(resources(), key=lambda case: (case[0].resources.device_type, case[1]))
 
 
 def forms(number: int) -> Iterator[str]:
@@ -46,7 +46,9 @@ def asked(family: Family, name: str, text: str) -> Demand | str | None:
     return found.why if isinstance(found, Invalid) else found
 
 
-@pytest.mark.parametrize(("family", "name"), CASES, ids=[f"{family.device_type}-{name}" for family, name in CASES])
+@pytest.mark.parametrize(
+    ("family", "name"), CASES, ids=[f"{family.resources.device_type}-{name}" for family, name in CASES]
+)
 def test_an_amount_may_be_written_in_any_form(family: Family, name: str) -> None:
     for number in NUMBERS if name not in UNITS else (1000, 2000):
         plain = asked(family, name, str(number))
@@ -54,7 +56,9 @@ def test_an_amount_may_be_written_in_any_form(family: Family, name: str) -> None
             assert asked(family, name, text) == plain, (text, plain)
 
 
-@pytest.mark.parametrize(("family", "name"), CASES, ids=[f"{family.device_type}-{name}" for family, name in CASES])
+@pytest.mark.parametrize(
+    ("family", "name"), CASES, ids=[f"{family.resources.device_type}-{name}" for family, name in CASES]
+)
 def test_more_than_32_bits_is_refused_and_the_bounds_are_said(family: Family, name: str) -> None:
     for text in ("4294967297", "1e30", "-1e30", "8Ei"):
         found = asked(family, name, text)

@@ -44,7 +44,9 @@ def vendors() -> dict[str, Vendor]:
 @cache
 def families() -> dict[str, tuple[Vendor, Family]]:
     return {
-        family.device_type: (vendor, family) for vendor in vendors().values() for family in contract.families(vendor)
+        family.resources.device_type: (vendor, family)
+        for vendor in vendors().values()
+        for family in contract.families(vendor)
     }
 
 

@@ -136,7 +136,7 @@ def test_names_are_the_profiles_where_a_register_has_them(case: Case, seen: Foun
     names = [one.uuid for one in seen.snapshot.devices]
 
     own = [one.uuid for one in case.machine.devices]
-    if seen.family.annotations.register and all(own) and case.machine.vendor != "enflame":
+    if seen.family.rules.annotations.register and all(own) and case.machine.vendor != "enflame":
         assert names == own
     uncut = [one.uuid for one in seen.snapshot.devices if not seen.family.node.register(one, False).count]
     assert [info.id for info in registered(seen)] == [name for name in names if name not in uncut]
@@ -147,7 +147,7 @@ def test_a_scheduler_reads_the_same_devices_from_a_register(seen: Found) -> None
 
     read = registered(seen)
 
-    if seen.family.annotations.register:
+    if seen.family.rules.annotations.register:
         assert list(read) == told
     assert [counted(one) for one in read] == [counted(one) for one in told]
 
@@ -162,15 +162,15 @@ def test_no_other_family_reads_any_device(seen: Found, every_family: tuple[Famil
 
     assert surveyed.problems == ()
     assert {device_type for device_type, pool in surveyed.node_info.pools.items() if pool.states} == {
-        seen.family.device_type
+        seen.family.resources.device_type
     }
 
 
 def test_the_register_is_hamis_format_where_the_vendor_has_none_of_its_own(seen: Found) -> None:
     family = seen.family
-    text = seen.node.annotations.get(family.annotations.register, "")
+    text = seen.node.annotations.get(family.rules.annotations.register, "")
 
-    assert bool(text) is bool(family.annotations.register)
+    assert bool(text) is bool(family.rules.annotations.register)
     if text and family.node.encode is None:
         decoded = decode_json(text)
         assert [replace(one, devcore=0) for one in decoded] == [replace(one, devcore=0) for one in registered(seen)]

@@ -35,7 +35,7 @@ def about(case: Json) -> Family:
     ("amd", "biren", "cambricon", "enflame_gcu", "hygon", "iluvatar", "kunlun_vxpu", "mthreads", "vastai"), "CommonWord"
 )
 def test_a_family_has_hamis_word(case: Json) -> None:
-    assert about(case).device_type == case["expected"]["result"]
+    assert about(case).resources.device_type == case["expected"]["result"]
 
 
 @asks(("kunlun_vxpu", "nvidia_fit"), "GetResourceNames")
@@ -63,17 +63,17 @@ def test_a_device_serves_the_types_that_hami_says(case: Json) -> None:
 def test_a_device_serves_the_annotated_types_that_hami_says(case: Json) -> None:
     one, put = about(case), case["input"]
     kind = put.get("cardtype") or put["cardType"]
-    assert served(one, one.device_type, {"type": kind}, put["annos"]) is case["expected"]["result"]
+    assert served(one, one.resources.device_type, {"type": kind}, put["annos"]) is case["expected"]["result"]
 
 
 def served(one: Family, device_type: str, device: Json, annotations: Json | None) -> bool:
     """Whether the type of this device is right for a pod with these annotations."""
     assert one.rules.policy
-    ample = {"id": "d", "count": 4, "totalmem": 98304, "totalcore": 100, "type": one.device_type}
+    ample = {"id": "d", "count": 4, "totalmem": 98304, "totalcore": 100, "type": one.resources.device_type}
     cut = {"profiles": {"6g.48gb": "0"}}  # so that there is a partition to ask for where devices have such
     state = values.state({**ample, **device, "health": True, "custominfo": cut})
     request = {**NO_REQUEST, "type": device_type, "nums": 1, "memreq": 6}
-    demand = catalog().find({"vendor": one.device_type}).parity.demand(request)
+    demand = catalog().find({"vendor": one.resources.device_type}).parity.demand(request)
     pod = PodView(uid="u", namespace="n", name="p", annotations=annotations or {})
     outcome = fit(one.rules.policy, [state], Context(demand=demand, pod=pod))
     (verdict,) = outcome.verdicts
@@ -88,11 +88,11 @@ def test_a_pods_second_share_is_where_hami_puts_it_unless_it_is_a_whole_card(cas
     ample = {"count": 4, "totalmem": 8192, "totalcore": 16, **put["device"], "health": True}
     given = {device_type: values.pieces(pieces) for device_type, pieces in put["allocated"].items()}
     pod = PodView(uid="u", namespace="n", name="p")
-    demand = Demand(device_type=one.device_type, count=1, memory=1024, cores=1)
+    demand = Demand(device_type=one.resources.device_type, count=1, memory=1024, cores=1)
 
     outcome = fit(one.rules.policy, [values.state(ample)], Context(demand=demand, pod=pod, given=given))
 
-    assert isinstance(outcome, Granted) is (case["expected"]["result"] or one.device_type == "Metax-GPU")
+    assert isinstance(outcome, Granted) is (case["expected"]["result"] or one.resources.device_type == "Metax-GPU")
 
 
 @asks(("ascend_node", "biren", "hygon", "kunlun_vxpu", "nvidia_node", "vastai"), "CheckHealth")

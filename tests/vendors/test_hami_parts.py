@@ -164,6 +164,6 @@ def test_npus_of_a_node_are_read_alike(case: Json) -> None:
     told = case["input"]["node"]
     (text,) = (told.get("annotations") or {"": ""}).values()  # the test has not named the annotation
 
-    found = one.rules.node_devices(values.node({**told, "annotations": {one.annotations.register: text}}))
+    found = one.rules.node_devices(values.node({**told, "annotations": {one.rules.annotations.register: text}}))
 
     assert [info.id for info in found] == [device["id"] for device in case["expected"]["devices"]]

@@ -46,7 +46,9 @@ def test_questions_about_parts_of_kunlun_cards_are_answered_alike() -> None:
 @asks((*PLAIN, "cambricon", "nvidia_node"), "GetNodeDevices")
 def test_a_nodes_devices_are_read_alike(case: Json) -> None:
     one, told = family(word_of(case)), case["input"]["node"]
-    annotations = {name or one.annotations.register: text for name, text in (told.get("annotations") or {}).items()}
+    annotations = {
+        name or one.rules.annotations.register: text for name, text in (told.get("annotations") or {}).items()
+    }
     try:
         found = device_pool(values.node({**told, "annotations": annotations}), one, ())
     except WireError:

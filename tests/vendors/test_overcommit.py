@@ -156,7 +156,7 @@ async def test_a_full_machine_has_refused_nobody_and_gives_nothing_on_top(case: 
 
 def families() -> dict[str, Family]:
     known = [load_vendor(name) for name in vendor_names()]
-    return {family.device_type: family for vendor in known for family in contract.families(vendor)}
+    return {family.resources.device_type: family for vendor in known for family in contract.families(vendor)}
 
 
 def granted(file: Path) -> Iterator[tuple[Mapping[str, Any], str, list[Mapping[str, Any]]]]:

@@ -251,8 +251,8 @@ async def _plugin(
 
 def _pod(family: Family, device: Device) -> dict[str, Any]:
     """As HAMi's scheduler leaves it: bound, decided, waiting for its node."""
-    resources, keys = family.resources, family.annotations
-    grant = Grant(uuid=device.uuid, device_type=family.device_type, memory=MEMORY_MIB, cores=CORES)
+    resources, keys = family.resources, family.rules.annotations
+    grant = Grant(uuid=device.uuid, device_type=family.resources.device_type, memory=MEMORY_MIB, cores=CORES)
     limits = {resources.count: "1", resources.memory: str(MEMORY_MIB), resources.cores: str(CORES)}
     decision = encode_devices([(grant,)])
     annotations = {keys.to_allocate: decision, keys.allocated: decision}

@@ -118,7 +118,7 @@ WHOLE_BY_CLAIMS = "NPUs that go by ResourceClaims are given out whole"
 
 def node_side(settings: AscendSettings, family: Family) -> NodeSide:
     """The node side of the chip that the family is for."""
-    chip = next(chip for chip in settings.chips if chip.device_type == family.device_type)
+    chip = next(chip for chip in settings.chips if chip.device_type == family.resources.device_type)
     return NodeSide(
         replicas=lambda _device: replicas(chip),
         partitions=partition_side(settings, chip) if settings.cuts and chip.templates else None,

@@ -218,7 +218,9 @@ def _family(chip: Chip, settings: AscendSettings, clock: Callable[[], float]) ->
 
 def _patch(chip: Chip, clock: Callable[[], float]) -> Patch:
     def patch(family: Family, pod: PodView, given: Given) -> Mapping[str, str]:
-        entries = [_entry(chip, grant, cut=not soft(pod)) for piece in given[family.device_type] for grant in piece]
+        entries = [
+            _entry(chip, grant, cut=not soft(pod)) for piece in given[family.resources.device_type] for grant in piece
+        ]
         for_agent = json.dumps(entries, separators=(",", ":"), ensure_ascii=False)
         return {
             **both_keys(family, pod, given),

@@ -142,7 +142,7 @@ def families(settings: AwsNeuronSettings, clock: Callable[[], int] = time.time_n
         """What AWS's device plugin reads: numbers of devices, or of cores, over all containers."""
         numbers: list[int] = []
         kind: dict[str, str] = {}
-        for container, piece in zip(pod.containers, given[family.device_type], strict=False):
+        for container, piece in zip(pod.containers, given[family.resources.device_type], strict=False):
             whole = written(container, settings.count) is not None
             for grant in piece:
                 numbers += [grant.index] if whole else ids(grant, settings.cores_per_device)

@@ -136,7 +136,7 @@ def mode_side(settings: CambriconSettings) -> ModeSide | None:
 
 def reserved(family: Family, pod: PodView) -> list[Reservation]:
     """What the decision grants each container, with the driver's names where the pod has them. ``WireError``."""
-    keys = family.annotations
+    keys = family.rules.annotations
     if not pod.annotations.get(keys.allocated):
         return []
     question = Question(resource=family.resources.count, to_allocate=keys.to_allocate, allocated=keys.allocated)

@@ -82,7 +82,7 @@ def resources(settings: CambriconSettings) -> Resources:
 def patch(family: Family, pod: PodView, given: Given) -> Mapping[str, str]:
     """The agent serves one share a pod, the first: its card, percent of cores, and units of memory."""
     waiting = {**both_keys(family, pod, given), **dict.fromkeys(WAITING, "false")}
-    first = next((grant for piece in given[family.device_type] for grant in piece), None)
+    first = next((grant for piece in given[family.resources.device_type] for grant in piece), None)
     if first is None:
         return waiting
     return {**waiting, PROFILE: profile(first.index, first.cores, first.memory)}

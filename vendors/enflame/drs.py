@@ -234,7 +234,7 @@ def patch(clock: Callable[[], int]) -> Patch:
     """The agent cuts the first container's partition by keys of its own, and finds all containers' in a list."""
 
     def of_decision(family: Family, pod: PodView, given: Given) -> Mapping[str, str]:
-        pieces = given[family.device_type]
+        pieces = given[family.resources.device_type]
         shares = {
             container.name: {**(piece[0].notes or {})}
             for container, piece in zip(pod.containers, pieces, strict=False)
@@ -253,7 +253,7 @@ def patch(clock: Callable[[], int]) -> Patch:
             "enflame.com/gcu-request-size": first.get("drsSlice"),
         }
         return {
-            family.annotations.allocated: encode_devices(pieces),
+            family.rules.annotations.allocated: encode_devices(pieces),
             **unassigned(clock),
             "assigned-containers": to_json(listed, "assigned-containers"),
             **{key: str(value) for key, value in own.items() if value},

@@ -53,17 +53,17 @@ KINDS = {WHOLE: "", SHARED: "-share", DEVICE_TYPE: "-drs"}
 
 def node_side(settings: EnflameSettings, family: Family) -> NodeSide:
     """Whole cards, shares by percentage, or partitions, as the family has them."""
-    absent = ABSENT[settings.serve].get(family.device_type, "")
+    absent = ABSENT[settings.serve].get(family.resources.device_type, "")
     common = NodeSide(inject=partial(inject, settings), absent=absent, modes=mode_side(settings, family)).delivered(
         settings, device_edits, shared_edits
     )
-    common = replace(common, delivery=delivery(settings, family.device_type))
-    if family.device_type == WHOLE:
+    common = replace(common, delivery=delivery(settings, family.resources.device_type))
+    if family.resources.device_type == WHOLE:
         return replace(common, register=registered(WHOLE, slots=1))
-    announced = replace(common, announce=partial(cut_cards, settings, family.device_type))
-    if settings.on_demand and family.device_type == (SHARED if settings.serve == "auto" else DEVICE_TYPE):
-        announced = replace(announced, partitions=partition_side(settings, family.device_type))
-    if family.device_type == SHARED:
+    announced = replace(common, announce=partial(cut_cards, settings, family.resources.device_type))
+    if settings.on_demand and family.resources.device_type == (SHARED if settings.serve == "auto" else DEVICE_TYPE):
+        announced = replace(announced, partitions=partition_side(settings, family.resources.device_type))
+    if family.resources.device_type == SHARED:
         if announced.partitions:
             return replace(announced, replicas=lambda _device: SLICES, register=shared_on_demand)
         register = registered(DEVICE_TYPE, slots=UNITS)
@@ -98,7 +98,7 @@ def mode_side(settings: EnflameSettings, family: Family) -> ModeSide | None:
     """The cards' DRS mode, where ``drsMode`` has it switched: of the one family that has them then."""
     on = settings.divided
     served = WHOLE if not on else SHARED if settings.serve == "auto" else DEVICE_TYPE
-    if on is None or family.device_type != served:
+    if on is None or family.resources.device_type != served:
         return None
     return ModeSide(name="DRS", open=lambda _host: on_demand.DrsModes(settings), wanted=lambda _device: on)
 

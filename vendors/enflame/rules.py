@@ -171,10 +171,10 @@ def patch(clock: Callable[[], int]) -> Patch:
     """The agent finds the cards of the first container by number."""
 
     def of_decision(family: Family, _pod: PodView, given: Given) -> Mapping[str, str]:
-        pieces = given[family.device_type]
+        pieces = given[family.resources.device_type]
         first = next(filter(None, pieces), ())
         return {
-            family.annotations.allocated: encode_devices(pieces),
+            family.rules.annotations.allocated: encode_devices(pieces),
             **drs.unassigned(clock),
             "enflame.com/gcu-assigned-id": ",".join(str(grant.index) for grant in first),
         }

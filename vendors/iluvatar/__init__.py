@@ -171,7 +171,7 @@ def card(row: Mapping[str, str]) -> Card | str:
 
 def node_side(settings: IluvatarSettings, family: Family, usual: NodeSide) -> NodeSide:
     """One chip's. Its scheduler side reads the register of HAMi 2.7 to this day."""
-    kind = f"{settings.delivery.kind}-{family.device_type.lower()}"
+    kind = f"{settings.delivery.kind}-{family.resources.device_type.lower()}"
     shares = settings.split_count if settings.unlimited_shares else 1
     return replace(
         usual,

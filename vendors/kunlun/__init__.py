@@ -16,11 +16,11 @@ SMALLEST = CARD // 4
 
 def node_side(settings: KunlunSettings, family: Family, usual: NodeSide) -> NodeSide:
     """XPUs whole, or in parts. Of whole XPUs the scheduler learns from their number alone."""
-    kind = f"{settings.cdi.vendor}/{'v' if family.device_type == PART else ''}{settings.cdi.cls}"
+    kind = f"{settings.cdi.vendor}/{'v' if family.resources.device_type == PART else ''}{settings.cdi.cls}"
     handed = replace(usual, delivery=replace(settings.delivery, kind=kind))
-    if (family.device_type == PART) is not (settings.serve == "parts"):
+    if (family.resources.device_type == PART) is not (settings.serve == "parts"):
         return replace(handed, register=register, absent=f"it has serve: {settings.serve}")
-    if family.device_type == WHOLE:
+    if family.resources.device_type == WHOLE:
         return replace(handed, register=register)
     return replace(
         handed,

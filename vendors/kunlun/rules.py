@@ -201,7 +201,7 @@ def _card(node: NodeView, number: int, count: int) -> DeviceInfo:
 
 def _with_indices(family: Family, pod: PodView, given: Given) -> Mapping[str, str]:
     """With the indices that Kunlun's device plugin reads, which knows one container of a pod: the last one counts."""
-    last: Piece = next((piece for piece in reversed(given[family.device_type]) if piece), ())
+    last: Piece = next((piece for piece in reversed(given[family.resources.device_type]) if piece), ())
     indices = ",".join(str(grant.index) for grant in last)
     return {**both_keys(family, pod, given), **({"BAIDU_COM_DEVICE_IDX": indices} if indices else {})}
 

@@ -25,7 +25,7 @@ OPTIONAL_CONTROL = ("mxnd", "mxgd")
 
 def node_side(settings: MetaxSettings, family: Family) -> NodeSide:
     """Whole GPUs, or shares, as the family has them."""
-    return whole(settings) if family.device_type == rules.WHOLE_TYPE else shared(settings)
+    return whole(settings) if family.resources.device_type == rules.WHOLE_TYPE else shared(settings)
 
 
 def whole(settings: MetaxSettings) -> NodeSide:

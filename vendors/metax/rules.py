@@ -319,7 +319,7 @@ def _patch(clock: Callable[[], int]) -> Patch:
     def of_decision(family: Family, pod: PodView, given: Given) -> Mapping[str, str]:
         parts = [
             [{"uuid": grant.uuid, "compute": grant.cores, "vRam": grant.memory} for grant in piece]
-            for piece in given[family.device_type]
+            for piece in given[family.resources.device_type]
         ]
         allocated = [[{key: value for key, value in part.items() if value} for part in piece] for piece in parts]
         return {

@@ -216,10 +216,10 @@ def patch(clock: Callable[[], int]) -> Patch:
     """The agent finds the pod by its node and the oldest time, and its cards by index."""
 
     def written(family: Family, pod: PodView, given: Given) -> Mapping[str, str]:
-        pieces = given[family.device_type]
+        pieces = given[family.resources.device_type]
         indices = dict.fromkeys(grant.index for piece in pieces for grant in piece)
         return {
-            family.annotations.allocated: encode_devices(pieces),
+            family.rules.annotations.allocated: encode_devices(pieces),
             INDICES: ",".join(map(str, indices)),
             "mthreads.com/predicate-time": str(clock()),
             "mthreads.com/predicate-node": pod.annotations.get(ASSIGNED_NODE, pod.node),

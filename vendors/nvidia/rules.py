@@ -292,7 +292,7 @@ def patch(family: Family, pod: PodView, given: Given) -> Mapping[str, str]:
             start=grant.notes["migPlacement"]["start"],
             size=grant.notes["migPlacement"]["size"],
         )
-        for position, piece in enumerate(given[family.device_type])
+        for position, piece in enumerate(given[family.resources.device_type])
         for number, grant in enumerate(piece)
         if grant.notes and "migProfile" in grant.notes
     ]

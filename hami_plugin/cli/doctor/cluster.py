@@ -187,7 +187,7 @@ def _offers(facts: ClusterFacts, node: NodeView) -> Iterator[Finding]:
     pools = read_idle_node(node, facts.families).node_info.pools
     for family in facts.families:
         count = family.resources.count
-        registered = pools.get(family.device_type)
+        registered = pools.get(family.resources.device_type)
         if registered is None or not registered.states:
             continue
         if node.allocatable.get(count, "0") == "0":

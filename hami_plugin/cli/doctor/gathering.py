@@ -167,7 +167,8 @@ def _found(served: ServedVendor, own: Settings, host: HostFiles) -> DiscoveredVe
         families = served.vendor.families(served.settings)
         alone = len(families) == 1 and not served.vendor.further
         resources = [
-            _resource(one, snapshot if alone else part(snapshot, one.device_type), own, host) for one in families
+            _resource(one, snapshot if alone else part(snapshot, one.resources.device_type), own, host)
+            for one in families
         ]
     finally:
         with suppress(Exception):
@@ -183,14 +184,14 @@ def _resource(family: Family, snapshot: Snapshot, own: Settings, host: HostFiles
     wanted = {} if node.partitions or node.tells_taken else wanted_annotations(family, snapshot, style)
     return NodeResource(
         name=family.resources.count,
-        device_type=family.device_type,
+        device_type=family.resources.device_type,
         offered=sum(map(node.replicas, offered)),
         host_problem=node.host_problem(host) if limited else "",
         whole_only=node.whole_only if devices else "",
         unlimited=node.unlimited if devices else "",
         specs=_unresolved(family, offered, own, host) if node.delivery.cdi and offered and not node.partitions else (),
         wanted=wanted,
-        register=family.annotations.register,
+        register=family.rules.annotations.register,
     )
 
 

@@ -145,7 +145,7 @@ def _added(before: PodView, after: PodView) -> list[Facts]:
 
 def _step(inquiry: Inquiry, step: Step) -> Facts:
     demand, outcome = step.context.demand, step.outcome
-    family = next(family for family in inquiry.families if family.device_type == demand.device_type)
+    family = next(family for family in inquiry.families if family.resources.device_type == demand.device_type)
     granted = {grant.uuid: grant for grant in outcome.grants} if isinstance(outcome, Granted) else {}
     refused = {verdict.state.uuid: verdict.reason for verdict in outcome.verdicts}
     return {
@@ -387,7 +387,9 @@ def remedies(inquiry: Inquiry, unplaced: Unschedulable) -> tuple[FittingChange, 
     if not unplaced.steps:
         return ()
     step = unplaced.steps[-1]
-    family = next(family for family in inquiry.families if family.device_type == step.context.demand.device_type)
+    family = next(
+        family for family in inquiry.families if family.resources.device_type == step.context.demand.device_type
+    )
     node = unplaced.node_info.node
     asked_less = tuple(_less(inquiry, node, step, family))
     return (
@@ -507,7 +509,7 @@ def _without_quota(inquiry: Inquiry, node: NodeView) -> Iterator[FittingChange]:
 
 def _without_pods(inquiry: Inquiry, node: NodeView, family: Family) -> Iterator[FittingChange]:
     """One pod less; if that is not enough, all of them less."""
-    holders = [pod.key for pod in inquiry.pods if pod.annotations.get(family.annotations.allocated)]
+    holders = [pod.key for pod in inquiry.pods if pod.annotations.get(family.rules.annotations.allocated)]
     single = [key for key in holders if fits(inquiry.without([key]), node)]
     for key in single:
         yield FittingChange(what=f"once pod {key} has ended")

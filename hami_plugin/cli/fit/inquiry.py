@@ -338,11 +338,11 @@ def simulated(ready: StartPlan, machines: Sequence[Machine]) -> NodeView:
         families = served.vendor.families(served.settings)
         further = served.vendor.further
         for family in families:
-            own = part(snapshot, family.device_type) if len(families) > 1 or further else snapshot
+            own = part(snapshot, family.resources.device_type) if len(families) > 1 or further else snapshot
             wanted = wanted_annotations(family, own, Style())
             annotations |= {key: text for key, text in wanted.items() if text is not None}
             capacity |= _counted(family, own.devices)
-        for device_type in {one.family for one in snapshot.devices} - {one.device_type for one in families}:
+        for device_type in {one.family for one in snapshot.devices} - {one.resources.device_type for one in families}:
             if further:
                 capacity |= _counted(further(served.settings, device_type), part(snapshot, device_type).devices)
     kinds = [str(one.extra["instance_type"]) for one in machines if "instance_type" in one.extra]

@@ -70,7 +70,7 @@ def kubelet_silent(one):
 
 
 def register_damaged(one):
-    one.annotate(**{one.stage.family.annotations.register: "[{"})
+    one.annotate(**{one.stage.family.rules.annotations.register: "[{"})
 
 
 def nothing_counted(one):
@@ -83,7 +83,7 @@ def daemon_not_ready(one):
 
 
 def no_node_has_devices(one):
-    one.annotate(**{one.stage.family.annotations.register: None})
+    one.annotate(**{one.stage.family.rules.annotations.register: None})
     one.status(capacity={one.stage.resource: "0"}, allocatable={one.stage.resource: "0"})
 
 

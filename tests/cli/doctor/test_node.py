@@ -163,18 +163,18 @@ def displaced(one):
 
 
 def cards_registered_that_are_gone(one):
-    register = one.stage.family.annotations.register
+    register = one.stage.family.rules.annotations.register
     known = json.loads(one.node["metadata"]["annotations"][register])
     known[0]["id"] = "GPU-gone"
     one.annotate(**{register: json.dumps(known)})
 
 
 def register_removed(one):
-    one.annotate(**{one.stage.family.annotations.register: None})
+    one.annotate(**{one.stage.family.rules.annotations.register: None})
 
 
 def register_overwritten(one):
-    one.annotate(**{one.stage.family.annotations.register: "GPU-0,10,8192"})
+    one.annotate(**{one.stage.family.rules.annotations.register: "GPU-0,10,8192"})
 
 
 def lock_left(one):

@@ -34,7 +34,7 @@ def running(one: Patient, **changes):
     """A pod that has its devices, as scheduler, kubelet and daemon leave it."""
     api = one.stage.api
     pod = one.stage.scheduler.place(manifest("busy", [{**share(one), **changes}]))
-    to_allocate = one.stage.family.annotations.to_allocate
+    to_allocate = one.stage.family.rules.annotations.to_allocate
     done = {BIND_PHASE: PHASE_SUCCESS, to_allocate: ";"}
     api.annotate_pod(NAMESPACE, "busy", done)
     api.set_phase(NAMESPACE, "busy", "Running")
@@ -84,7 +84,7 @@ def scheduler_silent(one):
 
 
 def node_cannot(one):
-    one.annotate(**{one.stage.family.annotations.register: None})
+    one.annotate(**{one.stage.family.rules.annotations.register: None})
     created(one)
 
 
@@ -111,7 +111,7 @@ def container_refused(one):
 
 def decision_damaged(one):
     running(one)
-    one.stage.api.annotate_pod(NAMESPACE, "busy", {one.stage.family.annotations.allocated: "GPU-0,NVIDIA;"})
+    one.stage.api.annotate_pod(NAMESPACE, "busy", {one.stage.family.rules.annotations.allocated: "GPU-0,NVIDIA;"})
 
 
 def privileged(one):

@@ -77,7 +77,7 @@ def _of_the_chip(question: Json, ours: Json, theirs: Json) -> bool:
         {**one, "type": device_type if device_type in one.get("type", "") else one["type"]}
         for one in question["devices"]
     ]
-    family = next(family for family in families(AscendSettings()) if family.device_type == device_type)
+    family = next(family for family in families(AscendSettings()) if family.resources.device_type == device_type)
     assert family.rules.policy
     if not fits.answered_by({**question, "devices": alike}, theirs, family.rules.policy, Parity()):
         return False

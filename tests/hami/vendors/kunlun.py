@@ -116,7 +116,9 @@ def _by_place(question: Json, theirs: Json) -> bool:
         Grant(uuid=uuids.get(index, ""), device_type=question["vendor"], memory=memory, cores=cores, index=index)
         for index in chosen
     ]
-    policy = next(one.rules.policy for one in families(KunlunSettings()) if one.device_type == question["vendor"])
+    policy = next(
+        one.rules.policy for one in families(KunlunSettings()) if one.resources.device_type == question["vendor"]
+    )
     return policy is not None and fits.granted(question, theirs, policy, Parity(), grants)
 
 

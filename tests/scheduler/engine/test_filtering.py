@@ -28,7 +28,7 @@ from hami_plugin.scheduler.extender.payloads import admission_response, extender
 from tests.support.pods import nvidia
 
 FAMILIES = nvidia()
-REGISTER = FAMILIES[0].annotations.register
+REGISTER = FAMILIES[0].rules.annotations.register
 NOW = datetime(2026, 8, 21, 10, 11, 12, tzinfo=UTC)
 
 
@@ -157,7 +157,7 @@ def crowded(had: Sequence[int], has: int, *, phase: str = "Running", sick: bool 
     busy = replace(
         pod("busy"),
         containers=(asking("i", len(had), init=True), asking("c", 1)),
-        annotations={ASSIGNED_NODE: "n1", FAMILIES[0].annotations.allocated: f"{';'.join(pieces)};"},
+        annotations={ASSIGNED_NODE: "n1", FAMILIES[0].rules.annotations.allocated: f"{';'.join(pieces)};"},
         node="n1",
         phase=phase,
     )

@@ -18,7 +18,7 @@ from tests.support.pods import entry, json_of, nvidia
 
 FAMILIES = nvidia("hami.io")
 NOW = datetime(2026, 8, 21, 10, 11, 12, tzinfo=UTC)
-REGISTER = FAMILIES[0].annotations.register
+REGISTER = FAMILIES[0].rules.annotations.register
 
 
 def node(name: str, known: Json) -> NodeView:

@@ -34,8 +34,8 @@ from tests.support.pods import families
 from tests.support.scale import examples
 
 FAMILIES = families()
-FAMILY = next(family for family in FAMILIES if family.device_type == "NVIDIA")
-KEYS = FAMILY.annotations
+FAMILY = next(family for family in FAMILIES if family.resources.device_type == "NVIDIA")
+KEYS = FAMILY.rules.annotations
 NAMES = ("n0", "n1")
 
 

@@ -16,7 +16,7 @@ from hami_plugin.scheduler.engine.pod_info import PodIndex, PodInfo
 from tests.support.pods import nvidia
 
 FAMILIES = nvidia()
-ALLOCATED = FAMILIES[0].annotations.allocated
+ALLOCATED = FAMILIES[0].rules.annotations.allocated
 SHARE = encode_devices([(Grant(uuid="GPU-a", device_type="NVIDIA", memory=1000, cores=10),)])
 DECIDED = {ASSIGNED_NODE: "n1", ALLOCATED: SHARE}
 

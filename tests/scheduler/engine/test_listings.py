@@ -105,7 +105,7 @@ def test_a_list_of_as_many_names_as_are_read_is_read():
 
 KEYS = sorted(
     {
-        (family.device_type, resource, key)
+        (family.resources.device_type, resource, key)
         for family in FAMILIES
         if family.rules.policy and (resource := family.resources.count)
         for check in family.rules.policy.serves
@@ -118,7 +118,7 @@ KEYS = sorted(
 @pytest.mark.scenario("X3")
 @pytest.mark.parametrize(("device_type", "resource", "key"), KEYS)
 def test_admission_denies_a_pod_whose_selection_of_devices_has_no_end(device_type, resource, key):
-    family = next(family for family in FAMILIES if family.device_type == device_type)
+    family = next(family for family in FAMILIES if family.resources.device_type == device_type)
     spec = {"containers": [{"name": "main", "resources": {"limits": {resource: "1"}}}]}
 
     def decided(text):

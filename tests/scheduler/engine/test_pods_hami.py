@@ -248,7 +248,7 @@ def mocks(requests: Any) -> Policies:
 @asks("scheduler_score", "isMIGRequest")
 def test_a_card_in_mig_mode_serves_a_container_several_times_unless_the_pod_wants_it_otherwise(case: Json):
     question = case["input"]
-    policy = {family.device_type: family.rules.policy for family in nvidia()}.get(question["request"]["type"])
+    policy = {family.resources.device_type: family.rules.policy for family in nvidia()}.get(question["request"]["type"])
     states = [values.state({"id": "card", **one}) for one in question["devices"]]
     context = Context(demand=Demand(device_type="NVIDIA", count=2), pod=values.pod(question["pod"]))
 
@@ -262,7 +262,7 @@ def test_each_container_asks_in_its_own_place_init_containers_first(case: Json):
     pod, context = case["input"]["pod"], case.get("context", {})
     named = context.get("resource_names", {}).get("NVIDIA", {})
     policies = {
-        one.device_type: one.rules.policy
+        one.resources.device_type: one.rules.policy
         for one in nvidia(named.get("resource_count_name", "nvidia.com/gpu").split("/")[0])
     }
     if context.get("resource_names") == {"NVIDIA": {}}:

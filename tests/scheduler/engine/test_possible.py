@@ -84,11 +84,13 @@ HALF = {
 def test_a_percentage_of_cores_is_not_held_against_a_number_of_them(
     vendor, device_type, count, cores, devcore, annotations
 ):
-    (family,) = (one for one in of_vendor(vendor, {}) if one.device_type == device_type)
+    (family,) = (one for one in of_vendor(vendor, {}) if one.resources.device_type == device_type)
     device = DeviceInfo(
         id="d0", count=10, devmem=32768, devcore=devcore, type=device_type, mode="hami-core", health=True
     )
-    node = NodeView(name="n1", annotations={family.annotations.register: encode_json([device]), SHARED_BY_CORE: "true"})
+    node = NodeView(
+        name="n1", annotations={family.rules.annotations.register: encode_json([device]), SHARED_BY_CORE: "true"}
+    )
     limits = {count: "1", cores: "50"}
     pod = pod_view(
         {"metadata": {"annotations": annotations}, "spec": {"containers": [{"resources": {"limits": limits}}]}}

@@ -26,7 +26,7 @@ def names(case: Json) -> Any:
 @asks("quota", "QuotaManager.FitQuota")
 def test_a_request_fits_when_memory_and_cores_do(case: Json):
     question = case["input"]
-    family = {one.device_type: one for one in names(case)}.get(question["deviceName"])
+    family = {one.resources.device_type: one for one in names(case)}.get(question["deviceName"])
     there = quota(question["backend"]["quotas"].get(question["ns"], {}))
     memory, cores = (family.resources.memory, family.resources.cores) if family else ("", "")
 

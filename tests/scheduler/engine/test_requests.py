@@ -61,7 +61,7 @@ def test_an_amount_that_means_nothing_is_named(limits: dict[str, str], words: st
 EVERY = [family for name in vendor_names() for family in of_vendor(name, {}) if family.rules.policy]
 
 
-@pytest.mark.parametrize("family", EVERY, ids=lambda family: family.device_type)
+@pytest.mark.parametrize("family", EVERY, ids=lambda family: family.resources.device_type)
 @pytest.mark.parametrize("amount", ["1", "x"])
 def test_a_family_is_asked_by_its_own_resources_alone(family, amount):
     """So a scheduler puts a container's question to the families that it names, and to no other."""
@@ -73,7 +73,7 @@ def test_a_family_is_asked_by_its_own_resources_alone(family, amount):
     assert family not in requested_families(PodView(uid="u", namespace="team", name="a", containers=(one,)), EVERY)
 
 
-@pytest.mark.parametrize("family", EVERY, ids=lambda family: family.device_type)
+@pytest.mark.parametrize("family", EVERY, ids=lambda family: family.resources.device_type)
 def test_each_resource_of_a_family_names_it(family):
     for name in resource_names(family):
         for wish in ({"limits": {name: "1"}}, {"requests": {name: "1"}}):

@@ -11,7 +11,11 @@ from hami_plugin.scheduler.engine.node_info import Handshakes, check_handshakes
 from tests.support.pods import nvidia, of_vendor
 
 (FAMILY,) = nvidia()
-WORD, HANDSHAKE, REGISTER = FAMILY.device_type, FAMILY.annotations.handshake, FAMILY.annotations.register
+WORD, HANDSHAKE, REGISTER = (
+    FAMILY.resources.device_type,
+    FAMILY.rules.annotations.handshake,
+    FAMILY.rules.annotations.register,
+)
 COUNT = FAMILY.resources.count
 NOW = datetime(2026, 8, 21, 10, 11, 12)  # noqa: DTZ001  # the wire has no zone
 JUST, LONG_AGO = question(NOW - timedelta(seconds=59)), question(NOW - timedelta(seconds=60))
@@ -81,12 +85,12 @@ def test_what_the_kubelet_counts_as_none_is_not_offered_however_fresh_the_handsh
 
 def test_a_family_without_a_handshake_goes_by_the_count_alone():
     (family,) = of_vendor("amd", {})
-    assert not family.annotations.handshake
+    assert not family.rules.annotations.handshake
 
     def offered(counted: int | None) -> bool:
         allocatable = {} if counted is None else {family.resources.count: str(counted)}
         seen = NodeView(name="n1", allocatable=allocatable)
-        trust = check_handshakes(seen, {family.device_type: family}, NOW, before=None, silent=frozenset())
+        trust = check_handshakes(seen, {family.resources.device_type: family}, NOW, before=None, silent=frozenset())
         assert not trust.write
         return bool(trust.offered)
 

@@ -111,8 +111,8 @@ def test_no_pod_is_guessed_from_a_lock_or_a_phase(case: Json):
     family = nvidia()[0]
     question = Question(
         resource=family.resources.count,
-        to_allocate=family.annotations.to_allocate,
-        allocated=family.annotations.allocated,
+        to_allocate=family.rules.annotations.to_allocate,
+        allocated=family.rules.annotations.allocated,
     )
     pods = [pod_view(json_of(pod)) for pod in case["input"]["cluster"]["pods"].values()]
 

@@ -24,7 +24,7 @@ FAMILIES = tuple(
 )
 OF_PODS = sorted(
     {
-        *(family.annotations.allocated for family in FAMILIES),
+        *(family.rules.annotations.allocated for family in FAMILIES),
         *(key for family in FAMILIES if family.rules.policy for key in consulted(family.rules.policy.serves)),
         *("hami.io/vgpu-mig-allocations", "nvidia.com/numa-bind", "metax-tech.com/app-class"),
         *(ASSIGNED_NODE, ASSIGNED_TIME, BIND_PHASE, BIND_TIME),
@@ -36,9 +36,9 @@ OF_NODES = sorted(
         key
         for family in FAMILIES
         for key in (
-            family.annotations.register,
-            family.annotations.handshake,
-            family.annotations.score,
+            family.rules.annotations.register,
+            family.rules.annotations.handshake,
+            family.rules.annotations.score,
             family.rules.lock.annotation if family.rules.lock else "",
         )
         if key

@@ -106,7 +106,11 @@ def node(family: Family, info: DeviceInfo) -> NodeView:
     counted = {family.resources.count: "10"}
     return node_view(
         {
-            "metadata": {"name": "n1", "uid": "n", "annotations": {family.annotations.register: encode_json([info])}},
+            "metadata": {
+                "name": "n1",
+                "uid": "n",
+                "annotations": {family.rules.annotations.register: encode_json([info])},
+            },
             "status": {"capacity": counted, "allocatable": counted},
         }
     )
@@ -122,7 +126,7 @@ async def test_cores_in_a_cards_own_compute_units_are_shown_as_a_percentage_as_h
     info = DeviceInfo(id="g0", index=0, count=10, devmem=1000, devcore=304, type="AMD-Toy", health=True)
     asked = pod(
         {family.resources.count: "1", family.resources.memory: "500", family.resources.cores: "10"},
-        **{family.annotations.allocated: "g0,AMD-Toy,500,31:;"},
+        **{family.rules.annotations.allocated: "g0,AMD-Toy,500,31:;"},
     )
 
     text = await shown(cache_of((family,), node(family, info), asked))

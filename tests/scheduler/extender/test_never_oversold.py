@@ -56,7 +56,7 @@ def register(node, devices):
         DeviceInfo(id=f"{node}-d{n}", index=n, count=4, devmem=10_000, devcore=100, type="DCU-Toy", health=True)
         for n in range(devices)
     ]
-    (one, second) = (family.annotations.register for family in FAMILIES)
+    (one, second) = (family.rules.annotations.register for family in FAMILIES)
     return {one: cards(node, devices, slots=3), second: encode_legacy(other)}
 
 

@@ -130,7 +130,7 @@ async def served(
 
 def running(one: Json, families: Sequence[Family]) -> Json:
     """A pod that has devices already, as a scheduler wrote it down."""
-    keys = {family.device_type: family.annotations.allocated for family in families}
+    keys = {family.resources.device_type: family.rules.annotations.allocated for family in families}
     given = {keys[device_type]: encode_devices(pieces(devices)) for device_type, devices in one["devices"].items()}
     meta = {"name": one["pod"]["name"], "annotations": {**given, ASSIGNED_NODE: one["node"]}}
     spec = {"nodeName": one["node"], "containers": [{"name": item["name"]} for item in one["pod"]["containers"]]}

@@ -247,7 +247,7 @@ async def test_many_pods_of_three_schedulers_fill_the_nodes_and_no_share_twice(s
         assert check(store, FAMILIES) >= 8
 
 
-DECIDED = (ASSIGNED_NODE, ASSIGNED_TIME, FAMILY.annotations.to_allocate, FAMILY.annotations.allocated)
+DECIDED = (ASSIGNED_NODE, ASSIGNED_TIME, FAMILY.rules.annotations.to_allocate, FAMILY.rules.annotations.allocated)
 
 
 async def bound_by(store: ObjectStore, service: Extender, name: str, nodes: Sequence[str]) -> list[str]:
@@ -269,7 +269,7 @@ def check_decision(store: ObjectStore, name: str) -> None:
     pod = store.get("pods", "team", name)
     node, said = pod["spec"]["nodeName"], annotations(pod)
     assert said[ASSIGNED_NODE] == pod["metadata"]["labels"][ASSIGNED_NODE] == node
-    assert said[FAMILY.annotations.allocated].startswith(f"{node}-g")
+    assert said[FAMILY.rules.annotations.allocated].startswith(f"{node}-g")
     (bound,) = [
         change.after
         for change in store.changes(0)

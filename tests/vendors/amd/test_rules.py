@@ -86,5 +86,5 @@ def test_memory_without_a_gpu_is_ours_and_asks_for_nothing() -> None:
 
 
 def test_no_handshake_is_expected_of_the_agent() -> None:
-    assert AMD.annotations.handshake == ""
-    assert AMD.annotations.register == "hami.io/node-amd-register"
+    assert AMD.rules.annotations.handshake == ""
+    assert AMD.rules.annotations.register == "hami.io/node-amd-register"

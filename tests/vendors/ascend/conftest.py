@@ -34,7 +34,7 @@ class Rig:
 
     def family(self, device_type: str = "") -> Family:
         wanted = device_type or self.devices()[0].family
-        return next(family for family in VENDOR.families(self.settings) if family.device_type == wanted)
+        return next(family for family in VENDOR.families(self.settings) if family.resources.device_type == wanted)
 
     def faults(self) -> dict[int, str]:
         """The reason of each NPU that is not well, by number."""

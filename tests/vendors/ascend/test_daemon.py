@@ -64,7 +64,7 @@ async def test_a_template_is_scheduled_handed_out_and_withdrawn_with_its_npu(run
 
     placed = await stage.run_pod(pod("quarter", [demand]))
 
-    piece, *_ = decode_devices(placed.annotations[stage.family.annotations.allocated])
+    piece, *_ = decode_devices(placed.annotations[stage.family.rules.annotations.allocated])
     npu = next(device for device in stage.devices if device.uuid == piece[0].uuid)
     assert stage.received[placed.key]["main"].env == {
         "ASCEND_VISIBLE_DEVICES": str(npu.index),
@@ -87,7 +87,7 @@ async def test_each_family_is_told_of_its_own_npus_alone(running, tmp_path):
         cdiDirs=[str(directory) for directory in directories],
         vendors={"ascend": {"deviceListStrategy": "cdi-annotations"}},
     )
-    small = next(one for one in families(AscendSettings()) if one.device_type == SMALL)
+    small = next(one for one in families(AscendSettings()) if one.resources.device_type == SMALL)
 
     await stage.until(lambda: stage.kubelet.allocatable(small.resources.count) == 2 * 7, "the other chip's offer")
 

@@ -94,7 +94,9 @@ def with_custom(item: Mapping[str, Any], **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(("given", "expected"), vectors("fit", "Fit") + vectors("910c", "Fit"))
 def test_the_same_npus_or_the_same_reason(given: Any, expected: Any) -> None:
     one, policy = family(given["backend"])
-    states = [values.state(with_custom(item, type=item.get("type", one.device_type))) for item in given["devices"]]
+    states = [
+        values.state(with_custom(item, type=item.get("type", one.resources.device_type))) for item in given["devices"]
+    ]
     empty = {"type": "", "nums": 0, "memreq": 0, "mempercentagereq": 0, "coresreq": 0}
     asked = {**empty, **given["request"], "mempercentagereq": given["request"].get("mem_percentagereq", 0)}
     node = values.node((given.get("node_info") or {}).get("node"))
@@ -172,9 +174,9 @@ def test_the_same_words_for_the_agent(given: Any, expected: Any) -> None:
     if not given["pod_devices"]:
         assert not written
         return
-    pieces = values.pieces(given["pod_devices"][one.device_type])
+    pieces = values.pieces(given["pod_devices"][one.resources.device_type])
 
-    patch = one.rules.patch(one, values.pod(given["pod"]), {one.device_type: pieces})
+    patch = one.rules.patch(one, values.pod(given["pod"]), {one.resources.device_type: pieces})
 
     assert {key: text for key, text in patch.items() if key.startswith("huawei.com/")} == written
     assert patch["predicate-time"] == "1795232724"

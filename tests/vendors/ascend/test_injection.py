@@ -68,12 +68,21 @@ def registered(family, devices):
 def test_the_register_is_read_back_as_the_same_npus(rig, profile):
     built = rig(profile)
     family, devices = built.family(), built.devices()
-    _name, allocatable, _capacity, cores, _cpus, templates = CHIPS[family.device_type]
+    _name, allocatable, _capacity, cores, _cpus, templates = CHIPS[family.resources.device_type]
 
     wanted, infos = registered(family, devices)
 
     assert [(i.id, i.index, i.devmem, i.devcore, i.type, i.numa, i.health, i.count) for i in infos] == [
-        (d.uuid, d.index, allocatable, cores, family.device_type, d.numa, True, allocatable // templates[0][1])
+        (
+            d.uuid,
+            d.index,
+            allocatable,
+            cores,
+            family.resources.device_type,
+            d.numa,
+            True,
+            allocatable // templates[0][1],
+        )
         for d in built.machine.devices
     ]
     assert wanted["hami-vnpu-core"] == "false"

@@ -84,8 +84,8 @@ def admitted(
 def test_every_chip_is_a_family_of_its_own() -> None:
     found = families(AscendSettings())
 
-    assert [one.device_type for one in found] == list(CHIPS)
-    assert {one.annotations.register for one in found} == {
+    assert [one.resources.device_type for one in found] == list(CHIPS)
+    assert {one.rules.annotations.register for one in found} == {
         f"hami.io/node-register-{device_type}" for device_type in CHIPS
     }
     assert found[0].resources.memory == "huawei.com/Ascend910A-memory"
@@ -206,7 +206,7 @@ def test_a_decision_names_templates_for_the_agent() -> None:
     assert isinstance(part, Granted)
     assert isinstance(rest, Granted)
 
-    written = one.rules.patch(one, pod(), {one.device_type: ((), part.grants, rest.grants)})
+    written = one.rules.patch(one, pod(), {one.resources.device_type: ((), part.grants, rest.grants)})
 
     both = ";1,Ascend910B3,16384,0:;0,Ascend910B3,65536,0:;"
     assert written == {
@@ -215,7 +215,7 @@ def test_a_decision_names_templates_for_the_agent() -> None:
         "predicate-time": "1795232724",
         "huawei.com/Ascend910B3": '[{"UUID":"1","temp":"vir05_1c_16g","memory":16384},{"UUID":"0","memory":65536}]',
     }
-    soft = one.rules.patch(one, pod(SOFT), {one.device_type: (part.grants,)})
+    soft = one.rules.patch(one, pod(SOFT), {one.resources.device_type: (part.grants,)})
     assert soft["huawei.com/Ascend910B3"] == '[{"UUID":"1","memory":16384}]'
 
 
@@ -328,7 +328,7 @@ def as_hami(question: dict[str, Any]) -> dict[str, Any]:
     """HAMi takes every chip whose word contains the one that is asked for."""
     device_type = question["vendor"]
     alike = [{**one, "type": device_type} for one in question["devices"]]
-    family = next(family for family in families(AscendSettings()) if family.device_type == device_type)
+    family = next(family for family in families(AscendSettings()) if family.resources.device_type == device_type)
     assert family.rules.policy
     return dict(fits.answer({**question, "devices": alike}, family.rules.policy, Parity()))
 

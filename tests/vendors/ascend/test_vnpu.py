@@ -33,7 +33,9 @@ CALLS = ("list before", "create before", "create after", "destroy before", "dest
 def found(tmp_path: Path) -> Rig:
     """Eight 910B3 in a host whose containers Ascend's runtime does not see."""
     one = rig("ascend-910b3-8", tmp_path / "machine", deviceListStrategy="device-specs")
-    return replace(one, family=next(f for f in VENDOR.families(one.settings) if f.device_type == "Ascend910B3"))
+    return replace(
+        one, family=next(f for f in VENDOR.families(one.settings) if f.resources.device_type == "Ascend910B3")
+    )
 
 
 @pytest.fixture
@@ -266,6 +268,6 @@ def test_parts_of_several_npus_are_refused(found: Rig) -> None:
 @pytest.mark.parametrize(("ways", "cut"), [("envvar", False), ("cdi-annotations", True), ("envvar,cdi-cri", True)])
 def test_where_only_ascends_runtime_has_a_say_it_cuts(ways: str, cut: bool, tmp_path: Path) -> None:
     one = rig("ascend-910b3-8", tmp_path, deviceListStrategy=ways)
-    node = next(f for f in VENDOR.families(one.settings) if f.device_type == "Ascend910B3").node
+    node = next(f for f in VENDOR.families(one.settings) if f.resources.device_type == "Ascend910B3").node
 
     assert (node.partitions is not None, node.whole_only) == (cut, "")

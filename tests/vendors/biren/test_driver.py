@@ -25,7 +25,7 @@ def test_the_drivers_version_is_told(machine: Rig) -> None:
 
 def test_its_scheduler_side_waits_for_a_report(machine: Rig) -> None:
     assert machine.family.node.reports
-    assert machine.family.annotations.handshake == "hami.io/node-handshake-biren"
+    assert machine.family.rules.annotations.handshake == "hami.io/node-handshake-biren"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def cards(count: int) -> list[DeviceState]:
         DeviceInfo(id=f"{n}-0", index=n, count=1, devmem=65024, devcore=7, type="Biren", health=True, custom={"svi": n})
         for n in range(count)
     ]
-    node = NodeView(name="n", annotations={BIREN.annotations.register: encode_json(infos)})
+    node = NodeView(name="n", annotations={BIREN.rules.annotations.register: encode_json(infos)})
     return [idle(info) for info in BIREN.rules.node_devices(node)]
 
 

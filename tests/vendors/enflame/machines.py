@@ -20,4 +20,6 @@ def machine(way: str, root: Path, **settings: object) -> Rig:
         for _ in range(2):
             found.simulator.inject("cut", 7, 2)
     device_type, _ = NAMES[way]
-    return replace(found, family=next(one for one in VENDOR.families(found.settings) if one.device_type == device_type))
+    return replace(
+        found, family=next(one for one in VENDOR.families(found.settings) if one.resources.device_type == device_type)
+    )

@@ -115,7 +115,7 @@ def test_slices_are_counted_where_hami_asks_for_them(tmp_path: Path) -> None:
 def test_a_decision_that_another_family_wrote_under_the_same_name_does_not_hold_up_the_pod(tmp_path: Path) -> None:
     found = machine("partitions", tmp_path)
     pod = found.decided(found.node(found.snapshot()), {DRS: 2})
-    shared = next(one for one in VENDOR.families(found.settings) if one.device_type == "vGCU")
+    shared = next(one for one in VENDOR.families(found.settings) if one.resources.device_type == "vGCU")
 
     alone, both = (
         record(pod, [question_of(one) for one in some], {}) for some in ([found.family], [found.family, shared])

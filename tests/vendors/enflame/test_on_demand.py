@@ -33,7 +33,7 @@ CALLS = ("create:after", "create:before", "list:before", "destroy:after", "destr
 def found(tmp_path: Path) -> Rig:
     """All cards are in DRS mode, and nothing is cut."""
     one = rig(PROFILE, tmp_path / "machine")
-    return replace(one, family=next(f for f in VENDOR.families(one.settings) if f.device_type == "vGCU"))
+    return replace(one, family=next(f for f in VENDOR.families(one.settings) if f.resources.device_type == "vGCU"))
 
 
 @pytest.fixture
@@ -330,5 +330,5 @@ def test_a_card_that_is_shared_in_another_way_is_not_switched(found: Rig) -> Non
 def test_one_family_has_the_cards_that_are_to_be_switched(serve: str, drs_mode: str, served: str) -> None:
     settings = EnflameSettings.model_validate({"serve": serve, "drsMode": drs_mode})
 
-    switched = [family.device_type for family in VENDOR.families(settings) if family.node.modes]
+    switched = [family.resources.device_type for family in VENDOR.families(settings) if family.node.modes]
     assert switched == [served] * bool(served)

@@ -29,7 +29,7 @@ from vendors.enflame.settings import EnflameSettings
 DECIDED_AT = 1_700_000_000_000_000_001
 EXCUSED = {"clampToInt32": "a step of reading numbers, which are compared whole (D-301)"}
 KNOWN = {
-    family.device_type: Known(vendor="enflame", family=family, parity=parity())
+    family.resources.device_type: Known(vendor="enflame", family=family, parity=parity())
     for family in families(EnflameSettings(), clock=lambda: DECIDED_AT)
 }
 DRS, GCU, SHARED = (known.family for known in KNOWN.values())
@@ -333,4 +333,4 @@ def test_several_shared_cards_are_whole_ones() -> None:
 def test_partitions_may_take_over_the_name_of_shares() -> None:
     settings = EnflameSettings.model_validate({"resourceNameDRSGCU": "enflame.com/vgcu"})
 
-    assert [family.device_type for family in families(settings)] == ["Enflame", "GCU"]
+    assert [family.resources.device_type for family in families(settings)] == ["Enflame", "GCU"]

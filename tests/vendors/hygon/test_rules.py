@@ -12,7 +12,7 @@ from vendors.hygon.settings import HygonSettings
 (DCU,) = families(HygonSettings())
 NODE = NodeView(
     name="n",
-    annotations={DCU.annotations.register: "DCU-1,4,32768,100,DCU-Z100,0,true:DCU-2,4,65536,100,K100_AI,1,true:"},
+    annotations={DCU.rules.annotations.register: "DCU-1,4,32768,100,DCU-Z100,0,true:DCU-2,4,65536,100,K100_AI,1,true:"},
 )
 
 

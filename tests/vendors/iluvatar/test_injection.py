@@ -17,7 +17,7 @@ CHIPS = {"iluvatar-biv100-4": "BI-V100", "iluvatar-biv150-8": "BI-V150"}
 
 def machine_of(profile: str, root: Path, **settings: Any) -> Rig:
     machine = rig(profile, root, **settings)
-    family = next(one for one in VENDOR.families(machine.settings) if one.device_type == CHIPS[profile])
+    family = next(one for one in VENDOR.families(machine.settings) if one.resources.device_type == CHIPS[profile])
     return replace(machine, family=family)
 
 

@@ -12,7 +12,7 @@ from hami_plugin.scheduler.engine.fit import Granted, fit
 from hami_plugin.scheduler.engine.requests import Admitted, Demand, Invalid
 from vendors.iluvatar import IluvatarSettings, families
 
-CHIPS = {family.device_type: family for family in families(IluvatarSettings())}
+CHIPS = {family.resources.device_type: family for family in families(IluvatarSettings())}
 BI = CHIPS["BI-V150"]
 POD = PodView(uid="u", namespace="n", name="p")
 NODE = NodeView(
@@ -95,7 +95,7 @@ def test_hamis_list_of_chips_is_the_vendors_section(tmp_path: Path) -> None:
 
     section = layer.values["vendors"]["iluvatar"]  # type: ignore[index]  # a layer's values are plain objects
     (family,) = families(IluvatarSettings.model_validate(section))
-    assert (family.device_type, family.resources.count) == ("X1", "corp.example/x1")
+    assert (family.resources.device_type, family.resources.count) == ("X1", "corp.example/x1")
     place = layer.place(("vendors", "iluvatar", "chips", 0, "resourceCoreName"))
     assert (place.where, place.path) == (f"{file}:6", "iluvatars[0].resourceCoreName")
     assert warnings == ()

@@ -50,7 +50,7 @@ def renamed(value: Any) -> Any:
 
 def as_asked(known: Known, question: Case, theirs: Case) -> None:
     """The same answer, or a documented difference."""
-    question = {"vendor": known.family.device_type, **question}
+    question = {"vendor": known.family.resources.device_type, **question}
     ours = ABOUT_A_FAMILY[question["fn"]](question, known)
     ours = {key: value for key, value in ours.items() if key in theirs or key == "err"}
     applying = [one for one in PARITY.differences if one.applies(question)]

@@ -52,7 +52,9 @@ def classes(ledger: PodIndex) -> Mapping[str, set[str]]:
     """By card, the classes of the pods that share it."""
     found: dict[str, set[str]] = {}
     for entry in ledger.entries.values():
-        for grant in (g for piece in decode_devices(entry.pod.annotations[SGPU.annotations.allocated]) for g in piece):
+        for grant in (
+            g for piece in decode_devices(entry.pod.annotations[SGPU.rules.annotations.allocated]) for g in piece
+        ):
             if grant.cores != 100 and entry.pod.annotations.get(APP) != "online":
                 found.setdefault(grant.uuid, set()).add(entry.pod.annotations.get(QOS) or "best-effort")
     return found

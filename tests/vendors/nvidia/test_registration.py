@@ -79,13 +79,13 @@ def test_only_an_offered_card_registers_as_healthy(health: Health, offered: bool
 def test_the_family_carries_hamis_names() -> None:
     (family,) = VENDOR.families(NvidiaSettings(deviceSplitCount=4, enableNumaTopology=True, memoryFactor=256))
 
-    assert family.device_type == "NVIDIA"
+    assert family.resources.device_type == "NVIDIA"
     assert family.resources.count == "nvidia.com/gpu"
-    assert family.annotations.register == "hami.io/node-nvidia-register"
-    assert family.annotations.handshake == "hami.io/node-handshake"
-    assert family.annotations.to_allocate == "hami.io/vgpu-devices-to-allocate"
-    assert family.annotations.allocated == "hami.io/vgpu-devices-allocated"
-    assert family.annotations.score == "hami.io/node-nvidia-score"
+    assert family.rules.annotations.register == "hami.io/node-nvidia-register"
+    assert family.rules.annotations.handshake == "hami.io/node-handshake"
+    assert family.rules.annotations.to_allocate == "hami.io/vgpu-devices-to-allocate"
+    assert family.rules.annotations.allocated == "hami.io/vgpu-devices-allocated"
+    assert family.rules.annotations.score == "hami.io/node-nvidia-score"
     assert family.node.replicas(card()) == 4
     assert family.node.numa_hints
     assert family.resources.memory_factor == 256
@@ -95,7 +95,7 @@ def test_the_vendor_is_found_by_its_name() -> None:
     vendor = load_vendor("nvidia")
 
     assert vendor.settings is NvidiaSettings
-    assert vendor.families(vendor.settings())[0].device_type == "NVIDIA"
+    assert vendor.families(vendor.settings())[0].resources.device_type == "NVIDIA"
 
 
 def test_mps_is_accepted_and_registered_as_such() -> None:

@@ -126,8 +126,8 @@ def test_a_node_is_worth_the_largest_part_on_one_card_for_each_container() -> No
 
 
 def test_keys_have_the_agents_name_on_nodes_and_the_word_on_pods() -> None:
-    assert VASTAI.annotations.register == "hami.io/node-va-register"
-    assert VASTAI.annotations.allocated == "hami.io/Vastai-devices-allocated"
+    assert VASTAI.rules.annotations.register == "hami.io/node-va-register"
+    assert VASTAI.rules.annotations.allocated == "hami.io/Vastai-devices-allocated"
 
 
 def compared(cards: str, count: int, theirs: str) -> Outcome:
