@@ -28,7 +28,8 @@ from hami_plugin.process.aio import Watched
 from hami_plugin.process.log import logger
 from hami_plugin.protocol.decisions import DecidedShare, Question, asking, claims
 from hami_plugin.protocol.keys import BIND_PHASE, PHASE_FAILED
-from hami_plugin.protocol.register import DeviceInfo, MigProfile, Refuses
+from hami_plugin.protocol.refusals import Refuses
+from hami_plugin.protocol.register import DeviceInfo, MigProfile
 from hami_plugin.scheduler.engine.devices import added, collapsed
 from hami_plugin.scheduler.engine.requests import is_part
 from hami_plugin.sdk import NOWHERE, Family, Placement, Reservation, Units, unoccupied

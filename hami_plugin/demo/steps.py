@@ -23,7 +23,7 @@ from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.node_status.annotations import Style, wanted_annotations
 from hami_plugin.protocol import keys
 from hami_plugin.protocol.decisions import DecidedShare, claims, decode_devices, pending
-from hami_plugin.protocol.register import Refuses, all_served
+from hami_plugin.protocol.refusals import Refuses, all_served
 from hami_plugin.protocol.scores import decode_scores
 from hami_plugin.scheduler.engine.fit import PodFit, fit_pod
 from hami_plugin.scheduler.engine.node_info import read_node, scheduling_policies

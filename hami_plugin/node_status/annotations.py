@@ -21,16 +21,8 @@ from hami_plugin.protocol.grammar import bounded, shown
 from hami_plugin.protocol.handshake import ANSWER_TIMEOUT, HandshakeState, parse_handshake
 from hami_plugin.protocol.keys import BIND_LOCK, NODE_LOCK, OWN
 from hami_plugin.protocol.lock import parse_lock
-from hami_plugin.protocol.register import (
-    DeviceInfo,
-    Refuses,
-    joined_json,
-    joined_legacy,
-    json_entry,
-    legacy_entry,
-    unhealthy_key,
-)
-from hami_plugin.protocol.register import key as refuses_key
+from hami_plugin.protocol.refusals import Refuses, refuses_key, unhealthy_key
+from hami_plugin.protocol.register import DeviceInfo, joined_json, joined_legacy, json_entry, legacy_entry
 from hami_plugin.protocol.scores import score_annotation
 from hami_plugin.sdk import Cuttable, Family, NodeSide
 from hami_plugin.vendor_boundary.guard import VendorErrors

@@ -16,7 +16,7 @@ from hami_plugin.cli.fit.inquiry import Inquiry, answered
 from hami_plugin.demo.node import NODE
 from hami_plugin.errors import HamiError
 from hami_plugin.model.views import node_view, pod_view
-from hami_plugin.protocol.register import key
+from hami_plugin.protocol.refusals import refuses_key
 from hami_plugin.scheduler.engine.node_resources import insufficient_other
 from tests.support.agreement import Questions, every_family, ground
 from tests.support.live import Ended, Live, live
@@ -66,7 +66,7 @@ async def test_a_part_that_nothing_would_limit_is_refused_while_it_is_so_and_ser
     """The host's file goes and comes while the daemon runs."""
     limits = {"amd.com/gpu": "1", "amd.com/gpumem": "16384"}
     spec = {"containers": [{"name": "main", "resources": {"limits": limits}}]}
-    said = key("AMD")
+    said = refuses_key("AMD")
     async with live("mi300x-8", rescanSeconds=0.5) as node:
 
         async def known(name: str, *, fitting: bool) -> None:

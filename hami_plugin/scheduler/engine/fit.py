@@ -15,7 +15,7 @@ from hami_plugin.model.links import NO_LINKS
 from hami_plugin.model.pausing import Pausing, at_once
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.protocol.register import refused
+from hami_plugin.protocol.refusals import refused
 from hami_plugin.scheduler.engine.devices import (
     ORDER_KEY,
     AnnotationLists,

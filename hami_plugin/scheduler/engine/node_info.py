@@ -15,7 +15,8 @@ from hami_plugin.protocol.decisions import SEPARATORS, decode_devices
 from hami_plugin.protocol.grammar import in_range, printable
 from hami_plugin.protocol.handshake import asking, believed, question
 from hami_plugin.protocol.keys import ASSIGNED_NODE
-from hami_plugin.protocol.register import DeviceInfo, decode_legacy, refused, unhealthy
+from hami_plugin.protocol.refusals import refused, unhealthy
+from hami_plugin.protocol.register import DeviceInfo, decode_legacy
 from hami_plugin.protocol.scores import decode_scores
 from hami_plugin.scheduler.engine.devices import DevicePool, NodeInfo, PodAllocation, Slice, idle
 from hami_plugin.scheduler.engine.devices import used as in_use
