@@ -21,7 +21,6 @@ from hami_plugin.daemon.reload import Succession, Turn
 from hami_plugin.daemon.startup import report_handover, report_unlimited, tidy_specs
 from hami_plugin.daemon.takeover import SERVE_S, NodeClaim, Peer
 from hami_plugin.errors import HamiError
-from hami_plugin.kubelet.endpoint import drops_newcomers
 from hami_plugin.process.aio import holds
 from hami_plugin.process.log import logger
 from hami_plugin.telemetry.metrics import Metrics
@@ -230,15 +229,11 @@ class Daemon:
         if self._succeeds:
             await asyncio.sleep(LINGER_S)
         await holds(lambda: not self.node.serving.running, within=DRAIN_S)
-        drops = self._succeeds and self.node.live.value is not None and drops_newcomers(self.node.live.value.kubelet)
-        if drops:
-            await self.node.serving.be_forgotten()
-        await self._end_predecessor()
-        self.node.directory.inherited.clear()
-        await self._claim.relieve()
-        if drops:
-            await asyncio.sleep(LINGER_S)  # until the kubelet has noticed, too
-            await self.node.serving.be_known()
+        live = self.node.live.value
+        async with self.node.serving.kept(live.kubelet if self._succeeds and live else ""):
+            await self._end_predecessor()
+            self.node.directory.inherited.clear()
+            await self._claim.relieve()
         self._relieved.set()
         await holds(lambda: not self.node.registration.problem, within=REGISTER_S)
         await asyncio.to_thread(_give_memory_back)

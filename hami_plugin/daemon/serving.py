@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -21,7 +22,7 @@ from hami_plugin.errors import HamiError
 from hami_plugin.inventory.cdi_specs import SpecGate
 from hami_plugin.inventory.discovery import DiscoveryLoop
 from hami_plugin.inventory.inventory import Inventory
-from hami_plugin.kubelet.endpoint import Endpoint
+from hami_plugin.kubelet.endpoint import Endpoint, drops_newcomers
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.ports import DevicePlugin
 from hami_plugin.node_status.annotations import FamilySource
@@ -29,9 +30,7 @@ from hami_plugin.process.aio import Watched
 from hami_plugin.process.log import logger
 from hami_plugin.process.threads import BoundedCalls
 from hami_plugin.protocol.decisions import Question
-from hami_plugin.vendor_boundary.guard import (
-    VendorSupervisor,
-)
+from hami_plugin.vendor_boundary.guard import VendorSupervisor
 
 if TYPE_CHECKING:  # loaded where cards are cut
     from hami_plugin.partitions.manager import Partitions
@@ -40,6 +39,9 @@ if TYPE_CHECKING:  # loaded where cards are cut
 log = logger(__name__)
 
 Work = Iterator[tuple[str, Coroutine[None, None, None]]]
+
+NOTICED_S = 1.0
+"""How long a kubelet may take to notice that a stream has ended."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -372,14 +374,23 @@ class Serving:
         for driver in self.drivers:
             driver.leave()
 
+    @asynccontextmanager
+    async def kept(self, kubelet: str) -> AsyncIterator[None]:
+        """Within, a predecessor's streams may end. A kubelet that would drop us too forgets us before, and knows us
+        again once it has noticed.
+        """
+        drops = drops_newcomers(kubelet)
+        if drops:
+            await self.be_forgotten()
+        yield
+        if drops:
+            await asyncio.sleep(NOTICED_S)
+            await asyncio.gather(*(resource.endpoint.be_known() for resource in self.resources))
+
     async def be_forgotten(self) -> None:
-        """Make a kubelet that drops newcomers forget who serves the resources that it has of us."""
+        """Make the kubelet forget who serves the resources that it has of us."""
         ready = [resource.endpoint for resource in self.resources if resource.endpoint.state.value.ready]
         await asyncio.gather(*(endpoint.be_forgotten() for endpoint in ready))
-
-    async def be_known(self) -> None:
-        """Let it know us again."""
-        await asyncio.gather(*(resource.endpoint.be_known() for resource in self.resources))
 
     def hold(self) -> None:
         """Keep the kubelet's calls waiting from now on, for those who take the sockets over."""
