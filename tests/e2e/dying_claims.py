@@ -21,7 +21,7 @@ from hami_plugin.dra.prepared import ClaimFiles, PreparedClaims
 from hami_plugin.dra.preparing import ClaimPreparer, PreparingTiming
 from hami_plugin.partitions import manager
 from hami_plugin.vendor_boundary.guard import Guard
-from tests.e2e.forked import become
+from tests.e2e.forked import become, stand_in
 from vendors.nvidia.mig import MigSession
 
 PREPARE = (
@@ -214,16 +214,15 @@ def install():
     around_awaited(ClaimPreparer, "unprepare", "the release has come", "")
     around(ClaimFiles, "remove", "the spec is to be removed", "the spec was removed")
     own = replace(store.Calls(), open=spec.open, fsync=spec.fsync, rename=spec.rename, write=half_written)
-    prepared.Store = partial(store.Store, calls=own)
+    stand_in(prepared, "Store", partial(store.Store, calls=own))
     for verb, done in (("create", "created"), ("update", "updated"), ("delete", "deleted")):
         around_awaited(ApiServer, f"{verb}_slice", f"a slice is to be {done}", f"a slice was {done}")
     boot = FILE.with_suffix(".boot").read_text()
-    assert node._boot_id
-    node._boot_id = lambda _proc: boot
+    stand_in(node, "_boot_id", lambda _proc: boot)
     # What takes longer in production, for pods that may come and calls that never do.
     sweep = 0.2 if FILE.with_suffix(".lost").exists() else 600.0
-    manager.Timing = partial(manager.Timing, grace=0.2)
-    preparing.PreparingTiming = partial(PreparingTiming, release=2.0, sweep=sweep, check=0.2)
+    stand_in(manager, "Timing", partial(manager.Timing, grace=0.2))
+    stand_in(preparing, "PreparingTiming", partial(PreparingTiming, release=2.0, sweep=sweep, check=0.2))
 
 
 def live(file, arguments, log):

@@ -7,9 +7,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from hami_plugin import cli
 from hami_plugin.daemon import app
+from tests.e2e.forked import stand_in
 
 LOOKED_S = 60.0
 
 if __name__ == "__main__":
-    app.LINGER_S = LOOKED_S
+    stand_in(app, "LINGER_S", LOOKED_S)
     cli.main()
