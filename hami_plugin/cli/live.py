@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,14 @@ from urllib.parse import quote
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from hami_plugin.cli.doctor.asking import api_calls, everything, quota_limits
 from hami_plugin.cli.doctor.cluster import runs_daemon
 from hami_plugin.cli.doctor.findings import items, member, text_in
-from hami_plugin.cluster.client import NODES, PODS
+from hami_plugin.cluster.client import NODES, PODS, calling
+from hami_plugin.cluster.credentials import find_credentials
 from hami_plugin.cluster.requests import ApiCall, ApiCalls
 from hami_plugin.errors import ClusterError
-from hami_plugin.model.views import Json, NodeView, PodView, pod_view
+from hami_plugin.model.ports import NullObserver
+from hami_plugin.model.views import Json, NodeView, PodView, pod_view, quota_view
 from hami_plugin.node_status.annotations import heard
 from hami_plugin.scheduler.engine.devices import DeviceState
 from hami_plugin.scheduler.engine.node_info import node_of, pod_allocations, read_node
@@ -29,8 +31,43 @@ PORT = 9394
 MAX_ASKED = 1000
 """Daemons that are asked for usage."""
 AT_ONCE = 8
+CALL_S = 10.0
+PAGE = 500
+MAX_PODS = 20_000
 USED = "hami_plugin_container_memory_used_bytes"
 BUSY = "hami_plugin_container_utilization_ratio"
+
+
+@asynccontextmanager
+async def api_calls(kubeconfig: Path | None, environment: Mapping[str, str]) -> AsyncIterator[ApiCalls]:
+    """Calls with the credentials that the daemon would use. ``ConfigError`` where there are none."""
+    credentials = await find_credentials(kubeconfig, environment)
+    async with calling(credentials, NullObserver(), CALL_S, connections=8) as calls:
+        yield calls
+
+
+async def everything(
+    calls: ApiCalls, kind: str, path: str, query: Mapping[str, str] | None = None, *, most: int = MAX_PODS
+) -> tuple[Json, ...]:
+    """All objects of a kind, page by page, up to ``most``. ``ClusterError`` where they are not listed."""
+    found: list[Json] = []
+    token: str | None = ""
+    while token is not None and len(found) < most:
+        more = {"limit": str(PAGE), **({"continue": token} if token else {}), **(query or {})}
+        answer = await calls.json(ApiCall(verb="list", kind=kind, path=path, query=more))
+        found += items(answer, "items")
+        token = text_in(member(answer, "metadata"), "continue") or None
+    return tuple(found[:most])
+
+
+async def quota_limits(calls: ApiCalls, namespace: str) -> Mapping[str, str]:
+    """The limits of a namespace's quotas; none where these credentials may not list them."""
+    path = f"/api/v1/namespaces/{quote(namespace, safe='')}/resourcequotas"
+    try:
+        found = await everything(calls, "resourcequotas", path)
+    except ClusterError:
+        return {}
+    return {name: text for one in map(quota_view, found) for name, text in one.hard.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +95,13 @@ HolderKey = tuple[str, str, str, str]
 async def read_cluster(kubeconfig: Path | None, environment: Mapping[str, str], namespace: str = "") -> LiveCluster:
     """``ClusterError`` or ``ConfigError`` where these credentials do not list nodes and pods."""
     async with api_calls(kubeconfig, environment) as calls:
-        nodes, pods = await asyncio.gather(everything(calls, "nodes", NODES), everything(calls, "pods", PODS))
-        hard = await quota_limits(calls, namespace) if namespace else {}
+        return await read_by(calls, namespace)
+
+
+async def read_by(calls: ApiCalls, namespace: str = "") -> LiveCluster:
+    """The same. ``ClusterError`` where the credentials do not list nodes and pods."""
+    nodes, pods = await asyncio.gather(everything(calls, "nodes", NODES), everything(calls, "pods", PODS))
+    hard = await quota_limits(calls, namespace) if namespace else {}
     daemons = {text_in(member(pod, "spec"), "nodeName"): pod for pod in pods if runs_daemon(pod)}
     return LiveCluster(nodes=tuple(map(heard, nodes)), pods=tuple(map(pod_view, pods)), hard=hard, daemons=daemons)
 

@@ -6,8 +6,8 @@ Each call has a deadline, each list and file a bound; one that hangs or fails is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -21,17 +21,16 @@ from hami_plugin.cli.doctor.findings import Unavailable, items, member, text_in
 from hami_plugin.cli.doctor.pod import LimitedProcess, PodFacts, SchedulingVerdict
 from hami_plugin.cli.doctor.probe import Probed, probed
 from hami_plugin.cli.fit.inquiry import Inquiry, answered
+from hami_plugin.cli.live import api_calls, everything, read_by
 from hami_plugin.cli.pages import page
-from hami_plugin.cluster.client import NODES, PODS, calling
-from hami_plugin.cluster.credentials import find_credentials
+from hami_plugin.cluster.client import NODES, PODS
 from hami_plugin.cluster.requests import ApiCall, ApiCalls
 from hami_plugin.config.load import Configuration
 from hami_plugin.config.settings import Settings
 from hami_plugin.daemon.startup import Options, plan
 from hami_plugin.errors import ClusterError, ConfigError, HamiError, WireError
-from hami_plugin.model.ports import NullObserver
-from hami_plugin.model.views import Json, PodView, pod_view, quota_view
-from hami_plugin.node_status.annotations import Traces, heard
+from hami_plugin.model.views import Json, PodView, pod_view
+from hami_plugin.node_status.annotations import Traces
 from hami_plugin.process.threads import StuckError, WorkThread
 from hami_plugin.protocol.decisions import claims
 from hami_plugin.scheduler.extender.app import configured, families
@@ -41,12 +40,9 @@ T = TypeVar("T")
 
 OPENING_S = 25.0
 """Vendors that nobody has enabled are asked for their hardware, for up to 20 s."""
-CALL_S = 10.0
 PAGE_S = 8.0
 RULES_S = 30.0
 PROCESSES_S = 10.0
-PAGE = 500
-MAX_PODS = 20_000
 MAX_EVENTS = 500
 MAX_PROCESSES = 65_536
 MAX_CGROUP = 1 << 14
@@ -58,28 +54,6 @@ ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 async def within(seconds: float, name: str, function: Callable[[], T]) -> T:
     """Call a blocking ``function`` on a thread that does not keep this process. ``StuckError`` after ``seconds``."""
     return await WorkThread(name).call(function, seconds, last=True)
-
-
-@asynccontextmanager
-async def api_calls(kubeconfig: Path | None, environment: Mapping[str, str]) -> AsyncIterator[ApiCalls]:
-    """Calls with the credentials that the daemon would use. ``ConfigError`` where there are none."""
-    credentials = await find_credentials(kubeconfig, environment)
-    async with calling(credentials, NullObserver(), CALL_S, connections=8) as calls:
-        yield calls
-
-
-async def everything(
-    calls: ApiCalls, kind: str, path: str, query: Mapping[str, str] | None = None, *, most: int = MAX_PODS
-) -> tuple[Json, ...]:
-    """All objects of a kind, page by page, up to ``most``. ``ClusterError`` where they are not listed."""
-    found: list[Json] = []
-    token: str | None = ""
-    while token is not None and len(found) < most:
-        more = {"limit": str(PAGE), **({"continue": token} if token else {}), **(query or {})}
-        answer = await calls.json(ApiCall(verb="list", kind=kind, path=path, query=more))
-        found += items(answer, "items")
-        token = text_in(member(answer, "metadata"), "continue") or None
-    return tuple(found[:most])
 
 
 def daemons_url(settings: Settings) -> str:
@@ -207,17 +181,16 @@ async def _verdict(
 ) -> SchedulingVerdict | Unavailable:
     """What the scheduler's own rules say of the cluster as it is."""
     try:
-        nodes, pods = await asyncio.gather(everything(calls, "nodes", NODES), everything(calls, "pods", PODS))
-        hard = await quota_limits(calls, pod.namespace)
+        cluster = await read_by(calls, pod.namespace)
     except ClusterError as error:
         return Unavailable.of(error)
     order = settings.scheduler
     inquiry = Inquiry(
         pod=pod,
-        nodes=tuple(map(heard, nodes)),
+        nodes=cluster.nodes,
         families=known,
-        pods=tuple(view for view in map(pod_view, pods) if view.uid != pod.uid),
-        hard=hard,
+        pods=tuple(one for one in cluster.pods if one.uid != pod.uid),
+        hard=cluster.hard,
         order=order.device_order,
         node_order=order.node_order,
     )
@@ -231,16 +204,6 @@ async def _verdict(
         fitting=tuple(one.name for one in answer.fitting),
         failed={one.node_info.node.name: one.why for one in answer.failed},
     )
-
-
-async def quota_limits(calls: ApiCalls, namespace: str) -> Mapping[str, str]:
-    """The limits of a namespace's quotas; none where these credentials may not list them."""
-    path = f"/api/v1/namespaces/{quote(namespace, safe='')}/resourcequotas"
-    try:
-        found = await everything(calls, "resourcequotas", path)
-    except ClusterError:
-        return {}
-    return {name: text for one in map(quota_view, found) for name, text in one.hard.items()}
 
 
 async def _used(pod: PodView, url: str) -> tuple[Json, ...] | Unavailable:

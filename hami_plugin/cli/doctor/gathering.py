@@ -23,7 +23,7 @@ from typing import TypeVar
 from cdi.directories import load
 from cdi.errors import CdiError
 from hami_plugin import __version__
-from hami_plugin.cli.doctor.asking import OPENING_S, PAGE_S, api_calls, daemons_page, daemons_url, everything, within
+from hami_plugin.cli.doctor.asking import OPENING_S, PAGE_S, daemons_page, daemons_url, within
 from hami_plugin.cli.doctor.confinement import confined, confinement
 from hami_plugin.cli.doctor.findings import (
     ApiFacts,
@@ -42,6 +42,7 @@ from hami_plugin.cli.doctor.findings import (
     text_in,
     warning,
 )
+from hami_plugin.cli.live import api_calls, everything
 from hami_plugin.cli.pages import text as page_text
 from hami_plugin.cli.snapshot import snapshot_of
 from hami_plugin.cluster.client import PODS, node_path

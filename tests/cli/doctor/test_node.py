@@ -276,8 +276,8 @@ async def test_nothing_fails_on_a_node_that_lacks_nothing():
 @pytest.mark.parametrize("plant", spread(PLANTED, part=3), ids=lambda plant: plant.__name__)
 async def test_what_was_planted_is_named_first(plant, monkeypatch):
     if plant in (api_server_silent, driver_hung):
-        limit = {api_server_silent: "asking.CALL_S", driver_hung: "gathering.DRIVER_S"}[plant]
-        monkeypatch.setattr(f"hami_plugin.cli.doctor.{limit}", 0.5)
+        limit = {api_server_silent: "live.CALL_S", driver_hung: "doctor.gathering.DRIVER_S"}[plant]
+        monkeypatch.setattr(f"hami_plugin.cli.{limit}", 0.5)
     async with patient() as one:
         try:
             await named_first(one, plant, *PLANTED[plant])
