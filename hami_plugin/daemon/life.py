@@ -22,10 +22,10 @@ from hami_plugin.daemon.dra import claims_document
 from hami_plugin.daemon.front_ends import FrontEnds, decide, open_vendors
 from hami_plugin.daemon.node import DaemonProcess
 from hami_plugin.daemon.reload import Reloader, Succession
+from hami_plugin.daemon.serving import partitions_document
 from hami_plugin.daemon.takeover import NodeClaim, Peer
 from hami_plugin.errors import HamiError
 from hami_plugin.node_status.status import empty_status
-from hami_plugin.partitions.life import partitions_document
 from hami_plugin.process.aio import cancelled
 from hami_plugin.process.log import logger
 from hami_plugin.telemetry.connections import raise_descriptor_limit

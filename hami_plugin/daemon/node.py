@@ -27,6 +27,7 @@ from hami_plugin.config.load import Configuration
 from hami_plugin.daemon.build import VendorBuilder, build
 from hami_plugin.daemon.dra import DraNode, claims_document
 from hami_plugin.daemon.front_ends import FrontEnds
+from hami_plugin.daemon.serving import partitions_document
 from hami_plugin.daemon.startup import ServedVendor
 from hami_plugin.daemon.state import StateDirectory
 from hami_plugin.errors import HamiError
@@ -47,7 +48,6 @@ from hami_plugin.node_status.registration import LiveNode, Registration
 from hami_plugin.node_status.remediation import Remediation
 from hami_plugin.node_status.status import events_of, links_of, status_document
 from hami_plugin.node_status.usage import Loads, Pods, UsageReader, by_device, usage_document
-from hami_plugin.partitions.life import partitions_document
 from hami_plugin.process.log import logger
 from hami_plugin.telemetry.metrics import (
     ClaimDriver,

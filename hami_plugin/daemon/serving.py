@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -449,3 +449,21 @@ class Serving:
 def _without_devices(snapshot: Snapshot) -> bool:
     """Whether the driver works, and this node has no device of the family."""
     return snapshot.ready and not snapshot.devices
+
+
+def partitions_document(
+    all_of: Sequence[Partitions], node: str, modes: Sequence[ModeReconciler] = ()
+) -> dict[str, object]:
+    """What ``hami-plugin partitions`` reads: ages in seconds, placements in slices of the card."""
+    kept: Sequence[Partitions | ModeReconciler] = [*all_of, *modes]
+    return {
+        "node": node,
+        "partitions": [{"resource": one.resource, **asdict(each)} for one in all_of for each in one.shown()],
+        "placeable": [
+            {"resource": one.resource, "card": card, "profile": profile.name, "left": left}
+            for one in all_of
+            for card, profile, left in one.placeable()
+        ],
+        "modes": [{"resource": one.resource, **asdict(each)} for one in modes for each in one.shown()],
+        "problems": {one.resource: one.problem for one in kept if one.problem},
+    }

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hami_plugin.sdk.partitions import NOWHERE, Partition, Placement, Profile, unoccupied
-
-if TYPE_CHECKING:
-    from hami_plugin.partitions.manager import Partitions
-    from hami_plugin.partitions.modes import ModeReconciler
 
 
 class State(StrEnum):
@@ -262,21 +258,3 @@ def placeable(profiles: Sequence[Profile], entries: Iterable[Entry]) -> Iterator
             sums = [left // own for own, left in _sums_left(profile, known, taken) if own]
             count = min(profile.limit - same, left // max(1, profile.compute), *sums)
         yield profile, count
-
-
-def partitions_document(
-    all_of: Sequence[Partitions], node: str, modes: Sequence[ModeReconciler] = ()
-) -> dict[str, object]:
-    """What ``hami-plugin partitions`` reads: ages in seconds, placements in slices of the card."""
-    kept: Sequence[Partitions | ModeReconciler] = [*all_of, *modes]
-    return {
-        "node": node,
-        "partitions": [{"resource": one.resource, **asdict(each)} for one in all_of for each in one.shown()],
-        "placeable": [
-            {"resource": one.resource, "card": card, "profile": profile.name, "left": left}
-            for one in all_of
-            for card, profile, left in one.placeable()
-        ],
-        "modes": [{"resource": one.resource, **asdict(each)} for one in modes for each in one.shown()],
-        "problems": {one.resource: one.problem for one in kept if one.problem},
-    }
