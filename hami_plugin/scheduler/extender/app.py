@@ -134,7 +134,7 @@ class Scheduler:
     def __init__(
         self,
         configuration: Configuration,
-        decisions: Decisions | Extender,
+        decisions: Decisions,
         metrics: SchedulerMetrics,
         registry: CollectorRegistry,
         *,
@@ -160,7 +160,7 @@ class Scheduler:
                 metrics=metrics,
             )
         hamis = HamiSchedulerMetrics(
-            lambda: self._extender.cache,
+            lambda: decisions.extender.cache,
             lambda: self._in_force(configuration).settings.scheduler.hami_metrics,
         )
         probes = Probes(
@@ -201,10 +201,6 @@ class Scheduler:
             "process": "stopping" if self._stopping else "",
         }
 
-    @property
-    def _extender(self) -> Extender:
-        return self._decisions.extender if isinstance(self._decisions, Decisions) else self._decisions
-
     def _in_force(self, first: Configuration) -> Configuration:
         return self._reloader.configuration if self._reloader else first
 
@@ -212,7 +208,7 @@ class Scheduler:
         """The cluster's state, made when somebody looks."""
         reloads = self._reloader.reloads if self._reloader else Reloads()
         return {
-            **cluster_status(self._extender, name=self._settings.name),
+            **cluster_status(self._decisions.extender, name=self._settings.name),
             "version": self._version,
             "time": time.time(),
             "components": self.readiness(),

@@ -7,7 +7,7 @@ has seen all that was decided. So no decision is made by a mixture of two config
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NoReturn
 
 from hami_plugin.config.changes import ConfigurationChange, ConfigurationSource, ReloadRefusal, Reloads
@@ -95,22 +95,21 @@ class Decisions:
 
     async def filter(self, request: Json) -> Json:
         """As ``Extender.filter``."""
-        return await self._asked("filter", request)
+        return await self._asked(lambda current: current.filter(request))
 
     async def bind(self, request: Json) -> Json:
         """As ``Extender.bind``."""
-        return await self._asked("bind", request)
+        return await self._asked(lambda current: current.bind(request))
 
     async def review(self, request: Json) -> Json:
         """As ``Extender.review``. It decides nothing about devices, so it need not wait."""
         return await self._current.review(request)
 
-    async def _asked(self, what: str, request: Json) -> Json:
+    async def _asked(self, ask: Callable[[Extender], Awaitable[Json]]) -> Json:
         await self._open.wait()
         self._running += 1
         try:
-            answer: Json = await getattr(self._current, what)(request)
-            return answer
+            return await ask(self._current)
         finally:
             self._running -= 1
 

@@ -22,6 +22,7 @@ from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.scheduler.extender.app import Scheduler, SchedulerProcess, configured, serve
 from hami_plugin.scheduler.extender.cache import NodeCache
 from hami_plugin.scheduler.extender.metrics import SchedulerMetrics
+from hami_plugin.scheduler.extender.succession import Decisions
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.certificates import Authority, Mount
 from tests.support.extender import ARGS, BINDING, FakeExtender
@@ -36,7 +37,7 @@ def scheduler(extender: FakeExtender, options: dict[str, object], file: Path, **
     file.write_text(json.dumps({"scheduler": section}))
     registry = CollectorRegistry()
     configuration = configured({**OPEN, **options, "config": file}, {})
-    return Scheduler(configuration, extender, SchedulerMetrics(registry, version=""), registry)
+    return Scheduler(configuration, Decisions(extender), SchedulerMetrics(registry, version=""), registry)
 
 
 @asynccontextmanager
@@ -257,7 +258,7 @@ async def test_once_pods_can_be_decided_on_and_not_before_the_process_is_told(tm
     registry = CollectorRegistry()
     process = Scheduler(
         configured({**OPEN, "config": file}, {}),
-        extender,
+        Decisions(extender),
         SchedulerMetrics(registry, version=""),
         registry,
         ready=lambda: told.append(extender.unready),

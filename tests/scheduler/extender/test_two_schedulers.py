@@ -35,6 +35,7 @@ from hami_plugin.scheduler.engine.pod_info import pod_info
 from hami_plugin.scheduler.extender.app import Scheduler, configured
 from hami_plugin.scheduler.extender.extender import Extender, Options
 from hami_plugin.scheduler.extender.metrics import SchedulerMetrics
+from hami_plugin.scheduler.extender.succession import Decisions
 from hami_plugin.sdk import LockRule
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.simulation.objects import RESOURCES, Filter, ObjectStore
@@ -560,10 +561,8 @@ async def application(server: SimulatedApiServer, folder: Path):
     configuration = configured({"listen": "127.0.0.1:0", "http": "127.0.0.1:0"}, {})
     async with connect_wide("toy-scheduler", kubeconfig=kubeconfig, timing=RHYTHM, environ={}) as cluster:
         service = Extender(cluster, FAMILIES, HURRY)
-        process, stop = (
-            Scheduler(configuration, service, SchedulerMetrics(registry, version=""), registry),
-            asyncio.Event(),
-        )
+        metrics = SchedulerMetrics(registry, version="")
+        process, stop = Scheduler(configuration, Decisions(service), metrics, registry), asyncio.Event()
         task = asyncio.create_task(process.run(stop))
         await until(lambda: not service.problems() and process.server.port)
         try:
