@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -29,7 +30,7 @@ from hami_plugin.node_status.status import empty_status
 from hami_plugin.process.aio import cancelled
 from hami_plugin.process.log import logger
 from hami_plugin.telemetry.connections import raise_descriptor_limit
-from hami_plugin.telemetry.http import TelemetryServer
+from hami_plugin.telemetry.http import Probes, TelemetryServer
 from hami_plugin.telemetry.metrics import ConfigurationMetrics, Metrics, ScrapedMetrics
 
 log = logger(__name__)
@@ -221,15 +222,10 @@ class Life:
         """The configuration in force, every key."""
         return self._process.configuration.effective()
 
-    def usage(self) -> Mapping[str, object]:
-        """The devices with their containers, for ``hami-plugin top``; none while another process has the node."""
-        settings = self._process.configuration.settings
-        return self._daemon.node.usage() if self._daemon else {"node": settings.node_name, "devices": []}
-
-    def partitions(self) -> Mapping[str, object]:
-        """What the cards are cut into, for ``hami-plugin partitions``; none while another process has the node."""
-        settings = self._process.configuration.settings
-        return self._daemon.node.partitions() if self._daemon else partitions_document((), settings.node_name)
+    def document(self, name: str) -> Mapping[str, object]:
+        """What a command on this host reads; empty while another process has the node."""
+        node = self.configuration.settings.node_name
+        return self._daemon.node.documents[name]() if self._daemon else _nobodys(node)[name]
 
     def status(self) -> Mapping[str, Any]:
         """The node's whole state, made when somebody looks."""
@@ -241,19 +237,6 @@ class Life:
             "components": self.ready(),
             "configuration": self.reloads.shown(),
         }
-
-    def faults(self) -> Mapping[str, Any]:
-        """Every device with its last fault; none while another process has the node."""
-        return (
-            self._daemon.node.faults()
-            if self._daemon
-            else {"node": self.configuration.settings.node_name, "devices": []}
-        )
-
-    def claims(self) -> Mapping[str, object]:
-        """What is prepared for ResourceClaims; none while another process has the node."""
-        settings = self._process.configuration.settings
-        return self._daemon.node.claims() if self._daemon else claims_document((), settings.node_name)
 
     async def forget_claim(self, uid: str) -> Mapping[str, object]:
         """Release a claim that the kubelet has forgotten."""
@@ -273,6 +256,16 @@ class Life:
             await self._daemon.node.account.refresh()
 
 
+def _nobodys(node: str) -> Mapping[str, Mapping[str, object]]:
+    """The documents of a process that does not have the node."""
+    return {
+        "usage": {"node": node, "devices": []},
+        "partitions": partitions_document((), node),
+        "faults": {"node": node, "devices": []},
+        "claims": claims_document((), node),
+    }
+
+
 async def serve(process: DaemonProcess) -> None:
     """Run the daemon until SIGTERM or SIGINT. SIGHUP has the configuration judged anew."""
     _spare_the_collector()
@@ -290,9 +283,7 @@ async def serve(process: DaemonProcess) -> None:
         loop.add_signal_handler(signal.SIGHUP, life.reloader.again)
     registry.register(ScrapedMetrics(life.shown))
     registry.register(ConfigurationMetrics(lambda: life.reloads))
-    http = TelemetryServer(
-        host=settings.http_host,
-        port=settings.http_port,
+    probes = Probes(
         registry=registry,
         alive=life.stalled,
         ready=life.ready,
@@ -300,15 +291,12 @@ async def serve(process: DaemonProcess) -> None:
         status=life.status,
         status_readers=lambda: life.configuration.settings.status_page,
         configuration=life.effective,
-        usage=life.usage,
-        partitions=life.partitions,
-        faults=life.faults,
-        claims=life.claims,
+        documents={name: partial(life.document, name) for name in _nobodys("")},
         forget_claim=life.forget_claim,
         resize=life.resize,
         refresh=life.refresh,
-        dropped=metrics.connection_dropped,
     )
+    http = TelemetryServer(settings.http_host, settings.http_port, probes, dropped=metrics.connection_dropped)
     await http.start()
     try:
         await life.run(stop)

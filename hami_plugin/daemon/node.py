@@ -272,6 +272,11 @@ class ServedNode:
                 named = {name: shown[name] for name in ("driver", "registered", "slices", "generation", "devices")}
                 yield ClaimDriver(**named, prepared=len(shown["claims"]))
 
+    @property
+    def documents(self) -> Mapping[str, Callable[[], Mapping[str, object]]]:
+        """What commands on this host read, by name."""
+        return {"usage": self.usage, "partitions": self.partitions, "faults": self.faults, "claims": self.claims}
+
     def claims(self) -> Mapping[str, object]:
         """What is prepared for ResourceClaims, for ``hami-plugin dra``."""
         offering = [driver for driver in self.serving.drivers if driver.offering or driver.shown()["claims"]]

@@ -9,7 +9,8 @@ import json
 import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -26,16 +27,13 @@ _INDEX = """hami-plugin
 /metrics       for Prometheus
 /debug/config  the effective configuration, from this host or pod only{more}
 """
-_USAGE_LINE = """
-/debug/usage   devices, their containers and what they use, from this host or pod only"""
-_PARTITIONS_LINE = """
-/debug/partitions  what cards are cut into, from this host or pod only"""
-_FAULTS_LINE = """
-/debug/faults  devices with their last fault and whom it hit, from this host or pod only"""
-_STATUS_LINE = """
-/status.json   all of the state; a browser gets it here as a page, unless statusPage says otherwise"""
-_CLAIMS_LINE = """
-/debug/claims  what is prepared for ResourceClaims, from this host or pod only"""
+_PAGES = {
+    "usage": "/debug/usage   devices, their containers and what they use, from this host or pod only",
+    "partitions": "/debug/partitions  what cards are cut into, from this host or pod only",
+    "faults": "/debug/faults  devices with their last fault and whom it hit, from this host or pod only",
+    "status": "/status.json   all of the state; a browser gets it here as a page, unless statusPage says otherwise",
+    "claims": "/debug/claims  what is prepared for ResourceClaims, from this host or pod only",
+}
 FORGET_HEADER, RESIZE_HEADER = "Hami-Plugin-Forget", "Hami-Plugin-Resize"
 """Of a request that changes something: no page in a browser can send it to another site unasked."""
 MAX_WISH_BYTES = 4096
@@ -65,6 +63,7 @@ class Probes:
     ``ready`` maps each component to its problem, empty if there is none; ``purpose`` says what readiness means.
     ``refresh`` is awaited before each scrape. ``more_metrics`` are lines that both formats may have, of
     metrics that are too many for a registry. ``details`` are shown beside readiness, and do not decide it.
+    ``documents`` are what commands of this host or pod read, by their names.
     """
 
     registry: CollectorRegistry
@@ -74,13 +73,10 @@ class Probes:
     refresh: Callable[[], Awaitable[None]] = nothing
     more_metrics: Callable[[], Awaitable[bytes]] = no_metrics
     purpose: str = NODE_PURPOSE
-    usage: Callable[[], Mapping[str, object]] | None = None
-    partitions: Callable[[], Mapping[str, object]] | None = None
-    faults: Callable[[], Mapping[str, object]] | None = None
+    documents: Mapping[str, Callable[[], Mapping[str, object]]] = field(default_factory=dict)
     details: Callable[[], Mapping[str, object]] = dict
     status: Callable[[], Mapping[str, Any]] | None = None
     status_readers: Callable[[], str] = lambda: "loopback"
-    claims: Callable[[], Mapping[str, object]] | None = None
     forget_claim: Callable[[str], Awaitable[Mapping[str, object]]] | None = None
     resize: Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]] | None = None
 
@@ -90,17 +86,11 @@ class Probes:
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
-        app.router.add_get("/debug/config", self._config)
-        if self.usage:
-            app.router.add_get("/debug/usage", self._usage)
-        if self.partitions:
-            app.router.add_get("/debug/partitions", self._partitions)
-        if self.faults:
-            app.router.add_get("/debug/faults", self._faults)
+        app.router.add_get("/debug/config", partial(document, "configuration", self.configuration))
+        for name, make in self.documents.items():
+            app.router.add_get(f"/debug/{name}", partial(document, name, make))
         if self.status:
             app.router.add_get("/status.json", self._status)
-        if self.claims:
-            app.router.add_get("/debug/claims", self._claims)
         if self.forget_claim:
             app.router.add_delete("/debug/claims/{uid}", self._forget_claim)
         if self.resize:
@@ -112,10 +102,8 @@ class Probes:
             from hami_plugin.telemetry.status_page import page  # noqa: PLC0415  # as below
 
             return web.Response(text=page(self.status()), content_type="text/html", headers=_page_headers())
-        more = (_USAGE_LINE if self.usage else "") + (_PARTITIONS_LINE if self.partitions else "")
-        more += _FAULTS_LINE if self.faults else ""
-        more += _STATUS_LINE if self.status else ""
-        more += _CLAIMS_LINE if self.claims else ""
+        there = {*self.documents, *(("status",) if self.status else ())}
+        more = "".join(f"\n{line}" for name, line in _PAGES.items() if name in there)
         return web.Response(text=_INDEX.format(purpose=self.purpose, more=more))
 
     async def _healthz(self, _request: web.Request) -> web.Response:
@@ -140,11 +128,6 @@ class Probes:
             body = body.removesuffix(_END) + more + end
         return web.Response(body=body, headers={"Content-Type": kind})
 
-    async def _config(self, request: web.Request) -> web.Response:
-        if not _from_loopback(request):
-            return _forbidden("the configuration")
-        return _json(self.configuration())
-
     async def _status(self, request: web.Request) -> web.Response:
         assert self.status
         if not self._may_look(request):
@@ -156,22 +139,6 @@ class Probes:
     def _may_look(self, request: web.Request) -> bool:
         readers = self.status_readers()
         return readers == "any" or (readers == "loopback" and _from_loopback(request) and _by_address(request))
-
-    async def _usage(self, request: web.Request) -> web.Response:
-        assert self.usage
-        return _json(self.usage()) if _from_loopback(request) else _forbidden("the usage")
-
-    async def _faults(self, request: web.Request) -> web.Response:
-        assert self.faults
-        return _json(self.faults()) if _from_loopback(request) else _forbidden("the faults")
-
-    async def _partitions(self, request: web.Request) -> web.Response:
-        assert self.partitions
-        return _json(self.partitions()) if _from_loopback(request) else _forbidden("the partitions")
-
-    async def _claims(self, request: web.Request) -> web.Response:
-        assert self.claims
-        return _json(self.claims()) if _from_loopback(request) else _forbidden("the claims")
 
     async def _forget_claim(self, request: web.Request) -> web.Response:
         assert self.forget_claim
@@ -199,51 +166,14 @@ class Probes:
 
 
 class TelemetryServer:
-    """Serves the pages on their own port. The parameters are the fields of ``Probes``."""
+    """Serves the pages on their own port."""
 
     def __init__(
-        self,
-        *,
-        host: str,
-        port: int,
-        registry: CollectorRegistry,
-        alive: Callable[[], Sequence[str]],
-        ready: Callable[[], Mapping[str, str]],
-        configuration: Callable[[], Mapping[str, object]],
-        refresh: Callable[[], Awaitable[None]] = nothing,
-        more_metrics: Callable[[], Awaitable[bytes]] = no_metrics,
-        purpose: str = NODE_PURPOSE,
-        usage: Callable[[], Mapping[str, object]] | None = None,
-        partitions: Callable[[], Mapping[str, object]] | None = None,
-        faults: Callable[[], Mapping[str, object]] | None = None,
-        details: Callable[[], Mapping[str, object]] = dict,
-        status: Callable[[], Mapping[str, Any]] | None = None,
-        status_readers: Callable[[], str] = lambda: "loopback",
-        claims: Callable[[], Mapping[str, object]] | None = None,
-        forget_claim: Callable[[str], Awaitable[Mapping[str, object]]] | None = None,
-        resize: Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]] | None = None,
-        dropped: Callable[[str], None] = lambda _why: None,
+        self, host: str, port: int, probes: Probes, *, dropped: Callable[[str], None] = lambda _why: None
     ) -> None:
         self._host = host
         self._wanted = port
-        self._probes = Probes(
-            registry=registry,
-            alive=alive,
-            ready=ready,
-            configuration=configuration,
-            refresh=refresh,
-            more_metrics=more_metrics,
-            purpose=purpose,
-            usage=usage,
-            partitions=partitions,
-            faults=faults,
-            details=details,
-            status=status,
-            status_readers=status_readers,
-            claims=claims,
-            forget_claim=forget_claim,
-            resize=resize,
-        )
+        self._probes = probes
         self._connections = Connections(dropped=dropped)
         self._runner: web.AppRunner | None = None
         self._socket: socket.socket | None = None
@@ -288,6 +218,11 @@ def listening(host: str, port: int, *, backlog: int = 1024) -> socket.socket:
         return socket.create_server((host, port), backlog=backlog)
     both = host == "::" and socket.has_dualstack_ipv6()
     return socket.create_server((host, port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=both)
+
+
+async def document(name: str, make: Callable[[], Mapping[str, object]], request: web.Request) -> web.Response:
+    """What is made for this host or pod only."""
+    return _json(make()) if _from_loopback(request) else _forbidden(f"the {name}")
 
 
 def _from_loopback(request: web.Request) -> bool:

@@ -13,7 +13,7 @@ from hami_plugin.config.load import load
 from hami_plugin.config.settings import Settings
 from hami_plugin.host.runtimes import USUAL_FILES
 from hami_plugin.sdk import load_vendor, vendor_names
-from hami_plugin.telemetry.http import TelemetryServer
+from hami_plugin.telemetry.http import Probes, TelemetryServer
 from tests.support.rights import DAEMON
 
 ROOT = Path(__file__).parents[2]
@@ -114,12 +114,14 @@ async def test_the_probes_reach_what_the_daemon_serves(container, address):
     (port,) = container["ports"]
     probes = {name: container[name]["httpGet"] for name in ("livenessProbe", "readinessProbe")}
     server = TelemetryServer(
-        host="127.0.0.1",
-        port=0,
-        registry=CollectorRegistry(),
-        alive=list,
-        ready=lambda: {"driver": "away"},
-        configuration=dict,
+        "127.0.0.1",
+        0,
+        Probes(
+            registry=CollectorRegistry(),
+            alive=list,
+            ready=lambda: {"driver": "away"},
+            configuration=dict,
+        ),
     )
     await server.start()
     try:

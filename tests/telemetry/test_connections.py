@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from hami_plugin.telemetry.connections import Connections
-from hami_plugin.telemetry.http import Probes, listening
+from hami_plugin.telemetry.http import Probes, document, listening
 from hami_plugin.telemetry.metrics import ApiCallMetrics
 from tests.support.certificates import Authority
 from tests.support.scheduling import until
@@ -283,10 +283,9 @@ async def test_a_new_certificate_is_presented_to_those_that_come_from_then_on(tm
     ],
 )
 async def test_the_configuration_is_for_the_loopback_only(peer, status):
-    probes = Probes(registry=CollectorRegistry(), alive=tuple, ready=dict, configuration=lambda: {"nodeName": "n1"})
     transport = SimpleNamespace(get_extra_info=lambda name: peer if name == "peername" else None)
 
-    answered = await probes._config(SimpleNamespace(transport=transport))
+    answered = await document("configuration", lambda: {"nodeName": "n1"}, SimpleNamespace(transport=transport))
 
     assert answered.status == status
     assert ("n1" in answered.text) == (status == 200)

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from hami_plugin.errors import HamiError
-from hami_plugin.telemetry.http import TelemetryServer
+from hami_plugin.telemetry.http import Probes, TelemetryServer
 from hami_plugin.telemetry.metrics import Metrics
 
 
@@ -31,13 +31,15 @@ class Daemon:
 
     def server(self, host: str = "127.0.0.1", port: int = 0) -> TelemetryServer:
         return TelemetryServer(
-            host=host,
-            port=port,
-            registry=self.registry,
-            alive=lambda: self.alive,
-            ready=lambda: self.ready,
-            configuration=lambda: self.configuration,
-            refresh=self.refresh,
+            host,
+            port,
+            Probes(
+                registry=self.registry,
+                alive=lambda: self.alive,
+                ready=lambda: self.ready,
+                configuration=lambda: self.configuration,
+                refresh=self.refresh,
+            ),
         )
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from hami_plugin.telemetry import http, status_page
-from hami_plugin.telemetry.http import TelemetryServer
+from hami_plugin.telemetry.http import Probes, TelemetryServer
 from hami_plugin.telemetry.status_page import MAX_TEXT, news, page, policy
 from tests.support.scale import examples
 
@@ -197,14 +197,16 @@ class Asked:
     def __init__(self, readers: str) -> None:
         self.times = 0
         self.server = TelemetryServer(
-            host="127.0.0.1",
-            port=0,
-            registry=CollectorRegistry(),
-            alive=list,
-            ready=dict,
-            configuration=dict,
-            status=self._status,
-            status_readers=lambda: readers,
+            "127.0.0.1",
+            0,
+            Probes(
+                registry=CollectorRegistry(),
+                alive=list,
+                ready=dict,
+                configuration=dict,
+                status=self._status,
+                status_readers=lambda: readers,
+            ),
         )
 
     def _status(self) -> Mapping[str, Any]:

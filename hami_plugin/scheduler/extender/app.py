@@ -179,20 +179,12 @@ class Scheduler:
             probes=probes,
             metrics=metrics,
         )
-        self.plain = TelemetryServer(
-            host=settings.http_host,
-            port=settings.http_port,
-            registry=registry,
-            more_metrics=hamis.text,
-            alive=tuple,
-            ready=self.readiness,
-            configuration=lambda: self._in_force(configuration).effective(),
-            details=self._details,
+        plain = replace(
+            probes,
             status=self._status,
             status_readers=lambda: self._in_force(configuration).settings.scheduler.status_page,
-            purpose=PURPOSE,
-            dropped=metrics.connection_dropped,
         )
+        self.plain = TelemetryServer(settings.http_host, settings.http_port, plain, dropped=metrics.connection_dropped)
 
     def readiness(self) -> Mapping[str, str]:
         """Each component's problem; empty when it is ready. A bad new certificate is none while the old one serves."""

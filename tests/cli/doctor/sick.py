@@ -19,7 +19,7 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.inventory.cdi_specs import SpecFiles
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node_status.annotations import Style, wanted_annotations
-from hami_plugin.telemetry.http import TelemetryServer
+from hami_plugin.telemetry.http import Probes, TelemetryServer
 
 PATHS = ("config", "simulation_dir", "kubeconfig", "kubelet_dir", "pod_resources_socket", "state_dir", "hook_path")
 
@@ -71,13 +71,15 @@ async def patient(profile: str = "dgx-h100", **configuration: Any) -> AsyncItera
         one = Patient(stage=stage, options=options)
         _settle(one)
         one.port = server = TelemetryServer(
-            host="127.0.0.1",
-            port=int(named["http"].rpartition(":")[2]),
-            registry=CollectorRegistry(),
-            alive=list,
-            ready=lambda: one.components,
-            configuration=lambda: one.in_force,
-            usage=lambda: one.usage,
+            "127.0.0.1",
+            int(named["http"].rpartition(":")[2]),
+            Probes(
+                registry=CollectorRegistry(),
+                alive=list,
+                ready=lambda: one.components,
+                configuration=lambda: one.in_force,
+                documents={"usage": lambda: one.usage},
+            ),
         )
         await server.start()
         stack.push_async_callback(server.stop)
