@@ -16,6 +16,7 @@ from hami_plugin.allocation.capacity import (
     DeviceFacts,
     DeviceTable,
     NodeState,
+    OfferedDevices,
     TooMuch,
 )
 from hami_plugin.allocation.container_start import StartCheck
@@ -39,7 +40,6 @@ from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.device import Snapshot, physical_id
 from hami_plugin.model.placement import Assignment
-from hami_plugin.model.ports import Offer
 from hami_plugin.process.aio import Watched
 from hami_plugin.process.log import logger
 from hami_plugin.protocol.decisions import Question
@@ -174,7 +174,12 @@ class _Plan:
 
 
 class Allocator:
-    """Decides and hands out for one resource. Everything between two awaits happens at once, so no two can collide."""
+    """Decides and hands out for one resource: a ``DevicePlugin``. Everything between two awaits happens at once, so no
+    two calls can collide. ``proving``: a container starts only with an answer that was made for it.
+    """
+
+    pre_start_required = True
+    """Whoever holds the devices, the host must have what the answer mounts."""
 
     def __init__(
         self,
@@ -185,21 +190,20 @@ class Allocator:
         guard: Guard,
         units: Units | None = None,
         partitions: Partitions | None = None,
+        proving: bool = True,
     ) -> None:
         self.question = question_of(family, units)
         self.resource = self.question.resource
         self._node = node
         self._snapshot = snapshot
         counted = node.rules.counted
-        self._devices = DeviceTable(family, units, snapshot, masks=counted is not None and counted.masks)
+        self._devices = OfferedDevices(family, units, snapshot, masks=counted is not None and counted.masks)
+        self.offers, self.met, self.follow = self._devices.rendered, self._devices.met, self._devices.follow
         self._waiting = PendingPods(self.question, node, self._devices)
         self._capacity = Capacity(family, self.question, node, partitions)
         self.preparation = Preparation(family, self.resource, node, guard, partitions, snapshot=snapshot)
+        self._check = StartCheck(self.question, node, clean=self.preparation.clean) if proving else None
         self._refusals = Refusals(node.settlement, node.events)
-
-    def offers(self) -> tuple[Offer, ...]:
-        """All that the kubelet is to know of, by the devices of this moment."""
-        return self._devices.offers()
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         """What the kubelet should choose. An empty answer leaves the choice to it.
@@ -234,10 +238,15 @@ class Allocator:
             self._node.observer.allocation(self.resource, outcome, time.perf_counter() - start)
         return answer
 
-    def holders(self, ids: Sequence[str]) -> list[tuple[str, str]]:
-        """The containers that these ids were handed out to, as far as is known."""
+    async def pre_start(self, ids: Sequence[str]) -> None:
+        """A container with these ids may start. ``RefusedError`` otherwise; what a former start left is removed."""
+        await self.preparation.require()
+        if self._check:
+            await self._check.confirm(ids)
+            return
         wanted = frozenset(ids)
-        return [(h.uid, h.container) for h in self._node.ledger.held.of_ids(self.resource, ids) if h.ids == wanted]
+        holders = [one for one in self._node.ledger.held.of_ids(self.resource, ids) if one.ids == wanted]
+        await self.preparation.clean([(one.uid, one.container) for one in holders])
 
     async def _hand_out(self, ids: Sequence[str]) -> Answer:
         """Match the ids with a container, plan what it gets, prepare the host, and commit.
@@ -417,46 +426,3 @@ class Allocator:
             raise self._refusals.refused(RefusalReason.NO_PENDING_POD, message, (pod,) if pod else ())
         assignment = self.preparation.assigned(held, pod, container, devices)
         return _Plan(held=held, assignment=assignment, new=False)
-
-
-class ResourcePlugin:
-    """A ``DevicePlugin``. ``check`` is None when the operator has turned the identity check off."""
-
-    def __init__(self, allocator: Allocator, check: StartCheck | None, snapshot: Watched[Snapshot]) -> None:
-        self._allocator = allocator
-        self._check = check
-        self._snapshot = snapshot
-        self.offers: Watched[tuple[Offer, ...]] = Watched(allocator.offers())
-        self.allocate, self.prefer = allocator.allocate, allocator.prefer
-        self.rendered = asyncio.Event()
-        """Set once a snapshot with devices has been rendered."""
-
-    @property
-    def resource(self) -> str:
-        return self._allocator.resource
-
-    @property
-    def question(self) -> Question:
-        """How decisions about the resource are read from a pod."""
-        return self._allocator.question
-
-    @property
-    def pre_start_required(self) -> bool:
-        """Always: whoever holds the devices, the host must have what the answer mounts."""
-        return True
-
-    async def follow(self) -> None:
-        """Render every new snapshot into offers, until the snapshot is closed."""
-        async for snapshot in self._snapshot.follow():
-            self.offers.set(self._allocator.offers())
-            if snapshot.devices:
-                self.rendered.set()
-        self.offers.close()
-        self.rendered.set()
-
-    async def pre_start(self, ids: Sequence[str]) -> None:
-        await self._allocator.preparation.require()
-        if self._check is not None:
-            await self._check.confirm(ids)
-        else:
-            await self._allocator.preparation.clean(self._allocator.holders(ids))

@@ -5,6 +5,7 @@ What was handed out here counts, whatever pods' annotations say, so that no devi
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -337,6 +338,29 @@ class DeviceTable:
     def free_ids(self) -> Mapping[str, int]:
         """How many ids of each healthy device the kubelet may hand out."""
         return {uuid: facts.ids for uuid, facts in self.now().items() if facts.device.health.offered}
+
+
+class OfferedDevices(DeviceTable):
+    """The same, as the kubelet is to know them: ``rendered`` anew for each snapshot, while ``follow`` runs.
+
+    ``met`` is set once there was a snapshot with devices.
+    """
+
+    def __init__(
+        self, family: Family, units: Units | None, snapshot: Watched[Snapshot], *, masks: bool = False
+    ) -> None:
+        super().__init__(family, units, snapshot, masks=masks)
+        self.rendered: Watched[tuple[Offer, ...]] = Watched(self.offers())
+        self.met = asyncio.Event()
+
+    async def follow(self) -> None:
+        """Until the snapshot is closed."""
+        async for snapshot in self._snapshot.follow():
+            self.rendered.set(self.offers())
+            if snapshot.devices:
+                self.met.set()
+        self.rendered.close()
+        self.met.set()
 
 
 log = logger(__name__)

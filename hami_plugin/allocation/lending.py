@@ -5,18 +5,16 @@ Nothing is matched, kept or released here, so an Allocate needs neither the API 
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
 
 from cdi.edits import ContainerEdits
-from hami_plugin.allocation.capacity import DeviceTable, NodeState
+from hami_plugin.allocation.capacity import NodeState, OfferedDevices
 from hami_plugin.allocation.preparation import carried
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.model.delivery import Answer, Way
 from hami_plugin.model.device import Device, Snapshot
-from hami_plugin.model.ports import Offer
 from hami_plugin.process.aio import Watched
 from hami_plugin.process.log import logger
 from hami_plugin.sdk import Family
@@ -32,22 +30,12 @@ class LendingPlugin:
 
     def __init__(self, family: Family, node: NodeState, *, snapshot: Watched[Snapshot], guard: Guard) -> None:
         self.resource = family.resources.count
-        self.rendered = asyncio.Event()
         self._family = family
         self._node = node
         self._snapshot = snapshot
         self._guard = guard
-        self._table = DeviceTable(family, None, snapshot)
-        self.offers: Watched[tuple[Offer, ...]] = Watched(self._table.offers())
-
-    async def follow(self) -> None:
-        """Render every new snapshot into offers, until the snapshot is closed."""
-        async for snapshot in self._snapshot.follow():
-            self.offers.set(self._table.offers())
-            if snapshot.devices:
-                self.rendered.set()
-        self.offers.close()
-        self.rendered.set()
+        self._devices = OfferedDevices(family, None, snapshot)
+        self.offers, self.met, self.follow = self._devices.rendered, self._devices.met, self._devices.follow
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         """Of the cards that are in use most, so that the others stay free to be cut anew; several of one NUMA node,

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from hami_plugin.allocation.allocator import Allocator, ResourcePlugin, question_of
+from hami_plugin.allocation.allocator import Allocator, question_of
 from hami_plugin.allocation.capacity import NodeState
-from hami_plugin.allocation.container_start import StartCheck
 from hami_plugin.allocation.lending import LendingPlugin
 from hami_plugin.allocation.preparation import HostCheck
 from hami_plugin.config.settings import Settings
@@ -336,10 +335,15 @@ class VendorBuilder:
         partitions: Partitions | None,
     ) -> ServedResource:
         """One resource, from the family's snapshot to the kubelet."""
-        settings = self.settings
-        allocator = Allocator(family, self.node, snapshot=snapshot, guard=guard, units=units, partitions=partitions)
-        check = StartCheck(allocator.question, self.node, clean=allocator.preparation.clean)
-        plugin = ResourcePlugin(allocator, check if settings.identity_check == "required" else None, snapshot)
+        plugin = Allocator(
+            family,
+            self.node,
+            snapshot=snapshot,
+            guard=guard,
+            units=units,
+            partitions=partitions,
+            proving=self.settings.identity_check == "required",
+        )
         begun = partitions.begun if partitions else None
         return ServedResource(snapshot=snapshot, plugin=plugin, endpoint=self._endpoint(plugin), begun=begun)
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from hami_plugin.allocation.allocator import ResourcePlugin
+from hami_plugin.allocation.allocator import Allocator
 from hami_plugin.allocation.lending import LendingPlugin
 from hami_plugin.allocation.preparation import HostCheck
 from hami_plugin.daemon.dra import DraDriver
@@ -53,7 +53,7 @@ class ServedResource:
     """
 
     snapshot: Watched[Snapshot]
-    plugin: ResourcePlugin | LendingPlugin
+    plugin: Allocator | LendingPlugin
     endpoint: Endpoint
     begun: asyncio.Event | None = None
     free: asyncio.Event | None = None
@@ -65,7 +65,7 @@ class ServedResource:
         """
         while not (self.snapshot.value.ready and self.snapshot.value.devices) and not self.snapshot.closed:
             await self.snapshot.changed(self.snapshot.version)
-        await self.plugin.rendered.wait()
+        await self.plugin.met.wait()
         if self.begun:
             await self.begun.wait()
         if self.free:
@@ -318,7 +318,7 @@ class Serving:
     def questions(self) -> list[Question]:
         """How decisions about each resource are read, of which schedulers decide."""
         plugins = [resource.plugin for resource in self.resources]
-        return [plugin.question for plugin in plugins if isinstance(plugin, ResourcePlugin)]
+        return [plugin.question for plugin in plugins if isinstance(plugin, Allocator)]
 
     @property
     def lending(self) -> list[str]:

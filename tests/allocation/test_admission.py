@@ -133,7 +133,7 @@ def test_whatever_the_kubelet_chooses_and_however_late_news_are_nobody_starts_wi
         node.cluster.catch_up()
         if restarted:
             node = await node.restart()
-            kubelet.plugin = node.plugin
+            kubelet.plugin = node.allocator
 
         for _ in range(2):
             for owner, edits in admitted:
@@ -213,17 +213,17 @@ class Mortal:
 
     @property
     def offers(self):
-        return self.node.plugin.offers
+        return self.node.allocator.offers
 
     async def prefer(self, *question):
-        return await self.node.plugin.prefer(*question)
+        return await self.node.allocator.prefer(*question)
 
     async def pre_start(self, replicas):
-        await self.node.plugin.pre_start(replicas)
+        await self.node.allocator.pre_start(replicas)
 
     async def allocate(self, replicas):
         await self._step()
-        answer = await self.node.plugin.allocate(replicas)
+        answer = await self.node.allocator.allocate(replicas)
         await self._step()
         return answer
 

@@ -385,8 +385,8 @@ async def test_64_concurrent_calls_in_any_order_each_get_their_own_limits(node):
 
 async def test_advice_waits_for_a_decision_that_comes_a_moment_late(node):
     node.decide(wait=60.0)
-    available = [offer.id for offer in node.allocator.offers()]
-    asked = asyncio.create_task(node.plugin.prefer(available, [], 1))
+    available = [offer.id for offer in node.allocator.offers.value]
+    asked = asyncio.create_task(node.allocator.prefer(available, [], 1))
     await asyncio.sleep(0.01)
     node.cluster.add(pod("other", pieces=[[grant(0), grant(1)]]))
     await asyncio.sleep(0.01)
@@ -398,24 +398,24 @@ async def test_advice_waits_for_a_decision_that_comes_a_moment_late(node):
 
 
 async def test_advice_for_nobody_known_is_given_in_the_end(node):
-    available = [offer.id for offer in node.allocator.offers()]
+    available = [offer.id for offer in node.allocator.offers.value]
 
-    assert list(await node.plugin.prefer(available, [], 2)) == ids((0, 0), (1, 0))
+    assert list(await node.allocator.prefer(available, [], 2)) == ids((0, 0), (1, 0))
 
 
 async def test_offers_are_all_shares_in_device_order_with_their_devices_health(node):
-    follower = asyncio.create_task(node.plugin.follow())
+    follower = asyncio.create_task(node.allocator.follow())
     node.snapshot.set(snapshot(2, d1=Health.UNHEALTHY))
 
-    await until(lambda: len(node.plugin.offers.value) == 8)
+    await until(lambda: len(node.allocator.offers.value) == 8)
 
-    offers = node.plugin.offers.value
+    offers = node.allocator.offers.value
     assert [o.id for o in offers] == ids(*[(card, share) for card in range(2) for share in range(4)])
     assert [o.healthy for o in offers] == [True] * 4 + [False] * 4
     assert {o.numa for o in offers} == {None}
     node.snapshot.close()
     await follower
-    assert node.plugin.offers.closed
+    assert node.allocator.offers.closed
 
 
 def devices(edits) -> list[str]:

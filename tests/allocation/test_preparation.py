@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.allocation.allocator import ResourcePlugin
 from hami_plugin.allocation.ledger import Journal
 from hami_plugin.config.settings import Settings
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
@@ -83,8 +82,8 @@ async def test_a_vendor_that_refuses_leaves_nothing_reserved(node):
 
 async def test_a_container_waits_for_what_the_host_lacks_and_then_starts(node):
     lacks = ["no file libvgpu.so on the host"]
-    node.use(changed(FAMILY, host_problem=lambda _host: "".join(lacks)))
-    plugin = ResourcePlugin(node.allocator, None, node.snapshot)
+    node.use(changed(FAMILY, host_problem=lambda _host: "".join(lacks)), proving=False)
+    plugin = node.allocator
 
     with pytest.raises(RefusedError, match=r"no file libvgpu.so on the host; .*tries again") as caught:
         await plugin.pre_start(ids((0, 0)))

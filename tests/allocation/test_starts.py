@@ -21,7 +21,7 @@ KINDS = pytest.mark.parametrize("kind", [{}, {"init": True}, {"sidecar": True}],
 
 async def refused(node, replicas=ONE) -> RefusedError:
     with pytest.raises(RefusedError) as caught:
-        await node.plugin.pre_start(replicas)
+        await node.allocator.pre_start(replicas)
     return caught.value
 
 
@@ -33,7 +33,7 @@ async def test_a_container_starts_with_its_own_answer_before_and_after_a_restart
     await kubelet.start(a)
     again = await node.restart()
 
-    await again.plugin.pre_start(kubelet.given[a.uid, "main"])
+    await again.allocator.pre_start(kubelet.given[a.uid, "main"])
 
     assert (node.observer.starts, again.observer.starts) == (["ok"], ["ok"])
 
@@ -52,7 +52,7 @@ async def test_only_what_the_starting_container_left_is_removed(node):
     mine, others = left_behind(node, a), left_behind(node, b)
     node.checkpoint.list = [kept(a, ONE), kept(b, TWO)]
 
-    await node.plugin.pre_start(ONE)
+    await node.allocator.pre_start(ONE)
 
     assert not mine.exists()
     assert others.exists()
@@ -138,7 +138,7 @@ async def test_what_another_pod_had_instead_is_handed_out_to_its_own_pod_and_the
     again = ids((0, 1))
     assert (await node.allocator.allocate(again)).edits.env["POD"] == "a-uid"
     node.checkpoint.list = [kept(A, again)]
-    await node.plugin.pre_start(again)
+    await node.allocator.pre_start(again)
 
     assert b.uid in node.settlement.failed
     node.cluster.down = False
@@ -261,7 +261,7 @@ class TestAnswersOfAnotherPlugin:
         node.cluster.add(A)
         node.checkpoint.list = [self.theirs(A, ONE)]
 
-        await node.plugin.pre_start(ONE)
+        await node.allocator.pre_start(ONE)
 
     async def test_stop_a_container_where_the_decision_names_others(self, node):
         node.cluster.add(A)
@@ -281,7 +281,7 @@ class TestAnswersOfAnotherPlugin:
         node.cluster.add(a)
         node.checkpoint.list = [self.theirs(a, ONE, "init"), self.theirs(a, ONE, "one")]
 
-        await node.plugin.pre_start(ONE)
+        await node.allocator.pre_start(ONE)
 
     async def test_stop_a_pod_whose_decision_is_unreadable(self, node):
         a = node.cluster.add(pod("a", [container(count=1)], annotations={TO_ALLOCATE: ";", ALLOCATED: "x,y;"}))
@@ -293,7 +293,7 @@ class TestAnswersOfAnotherPlugin:
         a = node.cluster.add(pod("a", [container(count=1)]))
         node.checkpoint.list = [self.theirs(a, ONE)]
 
-        await node.plugin.pre_start(ONE)
+        await node.allocator.pre_start(ONE)
 
     async def test_wait_for_a_pod_that_is_not_known_yet(self, node):
         node.checkpoint.list = [self.theirs(A, ONE)]

@@ -205,7 +205,7 @@ async def received(found: Found, way: Way, limits: Mapping[str, int], root: Path
         for units in (None, *family.resources.units):
             node.use(family, units)
             if count := pod.containers[0].amount(node.allocator.resource):
-                free = [offer.id for offer in node.allocator.offers() if offer.healthy]
+                free = [offer.id for offer in node.allocator.offers.value if offer.healthy]
                 ids = await node.allocator.prefer(free, (), count)
                 answer = answer.merged(await node.allocator.allocate(ids))
                 taken[node.allocator.resource] = _counted(ids, found.snapshot.devices)

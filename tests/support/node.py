@@ -5,9 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hami_plugin.allocation.allocator import Allocator, ResourcePlugin
+from hami_plugin.allocation.allocator import Allocator
 from hami_plugin.allocation.capacity import AS_HAMI, Account, AllocationRules, NodeState
-from hami_plugin.allocation.container_start import StartCheck
 from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.allocation.settlement import LockReaper, Settlement
@@ -77,25 +76,18 @@ class Node:
         self.host = HostFiles(paths=HostPaths(hook=self.root / "hook", hook_view=self.root / "hook"))
         self.guard = Guard(BoundedCalls("node-test", timeout=10.0), VendorErrors("test"))
         self.allocator = self._allocator(FAMILY)
-        check = StartCheck(
-            QUESTION,
-            self._state(),
-            clean=lambda starting: self.allocator.preparation.clean(starting),  # noqa: PLW0108  # ``use`` sets another one
-        )
-        self.plugin = ResourcePlugin(self.allocator, check, self.snapshot)
         self.cluster.attach(self.pods, self.live)
 
-    def use(self, family, units=None):
-        self.allocator = self._allocator(family, units)
+    def use(self, family, units=None, *, proving=True):
+        self.allocator = self._allocator(family, units, proving=proving)
 
     def decide(self, *, wait=0.02, serve_unannotated=False, counted=AS_HAMI):
         """The same node under other rules."""
         self.wait, self.serve_unannotated, self.counted = wait, serve_unannotated, counted
         self.use(FAMILY)
-        self.plugin = ResourcePlugin(self.allocator, self.plugin._check, self.snapshot)
 
     def kubelet(self, **changes) -> Kubelet:
-        return Kubelet(plugin=self.plugin, checkpoint=self.checkpoint, **changes)
+        return Kubelet(plugin=self.allocator, checkpoint=self.checkpoint, **changes)
 
     async def restart(self) -> "Node":
         await self.settlement.close()
@@ -126,8 +118,15 @@ class Node:
         self.settlement.forget(pod.uid)
         self.ledger.drop([held.key for held in self.ledger.held.of_pod(pod.uid)])
 
-    def _allocator(self, family, units=None, snapshot=None):
-        return Allocator(family, self._state(), snapshot=snapshot or self.snapshot, guard=self.guard, units=units)
+    def _allocator(self, family, units=None, snapshot=None, *, proving=True):
+        return Allocator(
+            family,
+            self._state(),
+            snapshot=snapshot or self.snapshot,
+            guard=self.guard,
+            units=units,
+            proving=proving,
+        )
 
     def _state(self) -> NodeState:
         return NodeState(

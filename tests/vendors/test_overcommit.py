@@ -115,7 +115,7 @@ class Filling:
 
     def free(self, resource: str) -> list[str]:
         """The ids that nobody has, of the resource that was used last."""
-        offers = self.node.allocator.offers()
+        offers = self.node.allocator.offers.value
         return [one.id for one in offers if one.healthy and one.id not in self.taken[resource]]
 
     def _counted_by(self, pod: PodView) -> Iterator[str]:

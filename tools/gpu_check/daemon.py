@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cdi.edits import ContainerEdits
-from hami_plugin.allocation.allocator import Allocator, ResourcePlugin, question_of
+from hami_plugin.allocation.allocator import Allocator, question_of
 from hami_plugin.allocation.capacity import AllocationRules, NodeState
 from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
 from hami_plugin.allocation.pods import PodTable
@@ -225,7 +225,7 @@ async def _plugin(
     cluster: ApiServer,
     kubelet: Path,
     scratch: Path,
-) -> ResourcePlugin:
+) -> Allocator:
     """The daemon's parts behind one resource, wired as the daemon wires them."""
     journal = JournalWriter(Journal(scratch / "journal"))
     stack.callback(journal.close)
@@ -245,8 +245,7 @@ async def _plugin(
         observer=NullObserver(),
     )
     guard = Guard(BoundedCalls("gpu-check", timeout=DEADLINE_S), VendorErrors("nvidia"))
-    allocator = Allocator(family, state, snapshot=snapshot, guard=guard)
-    return ResourcePlugin(allocator, None, snapshot)
+    return Allocator(family, state, snapshot=snapshot, guard=guard, proving=False)
 
 
 def _pod(family: Family, device: Device) -> dict[str, Any]:
