@@ -266,8 +266,7 @@ Stamp = tuple[int, int, int]
 class Credentials(Protocol):
     """Address, certificates and a token."""
 
-    @property
-    def access(self) -> Access: ...
+    access: Access
 
     def authorization(self) -> str:
         """The present ``Authorization`` header; empty when certificates alone identify us."""
@@ -285,7 +284,7 @@ class KubeconfigCredentials:
     def __init__(self, path: str, access: Access) -> None:
         self._path = path
         self._files = kubeconfig_files(path)
-        self._access = access
+        self.access = access
         self._seen = [stamp(file) for file in self._files]
 
     @classmethod
@@ -298,12 +297,8 @@ class KubeconfigCredentials:
         except ClusterError as error:
             raise ConfigError([str(error)]) from error
 
-    @property
-    def access(self) -> Access:
-        return self._access
-
     def authorization(self) -> str:
-        return self._access.authorization
+        return self.access.authorization
 
     async def follow(self) -> None:
         if [stamp(file) for file in self._files] != self._seen:
@@ -312,7 +307,7 @@ class KubeconfigCredentials:
     async def renew(self) -> None:
         files = kubeconfig_files(self._path)
         seen = [stamp(file) for file in files]
-        self._access = await _read(self._path)
+        self.access = await _read(self._path)
         self._files, self._seen = files, seen
 
 
@@ -330,7 +325,7 @@ class ServiceAccountCredentials:
     """A pod's own account. The kubelet replaces the token file about hourly; each call looks whether it did."""
 
     def __init__(self, access: Access, token: Path) -> None:
-        self._access = access
+        self.access = access
         self._token = token
         self._seen: Stamp | None = None
         self._authorization = ""
@@ -344,10 +339,6 @@ class ServiceAccountCredentials:
             raise ConfigError(
                 [f"service account in {directory}: {error}; set automountServiceAccountToken, or give a kubeconfig"]
             ) from error
-
-    @property
-    def access(self) -> Access:
-        return self._access
 
     def authorization(self) -> str:
         """The token of this moment. A file that cannot be read leaves the last one in use."""

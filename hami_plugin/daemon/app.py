@@ -270,10 +270,6 @@ class Daemon:
             return f"the API server is away: {why}"
         return ""
 
-    def by_claims(self) -> list[str]:
-        """The vendors whose devices are offered or held by ResourceClaims."""
-        return self.node.serving.claimed
-
     def isolated(self) -> list[str]:
         """The vendors whose drivers have processes of their own."""
         return [served.vendor.name for served in self.node.vendors if served.isolated]

@@ -133,7 +133,7 @@ class Life:
 
     def claimed(self) -> list[str]:
         """The vendors whose devices are offered or held by ResourceClaims."""
-        return self._daemon.by_claims() if self._daemon else []
+        return self._daemon.node.serving.claimed if self._daemon else []
 
     def isolated(self) -> list[str]:
         """The vendors whose drivers have processes of their own."""

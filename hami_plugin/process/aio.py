@@ -17,23 +17,19 @@ T = TypeVar("T")
 class Watched(Generic[T]):
     """A value whose readers wake on each change. A slow reader may skip values, but always sees the last one.
 
-    Use it on the event loop only. ``value`` and ``version`` are read-only; ``set`` and ``touch`` change them.
-    ``close`` ends every ``follow``.
+    Use it on the event loop only. ``value``, ``version`` and ``closed`` are read-only; ``set``, ``touch`` and ``close``
+    change them. ``close`` ends every ``follow``.
     """
 
     def __init__(self, value: T) -> None:
         self.value = value
         self.version = 0
-        self._closed = False
+        self.closed = False
         self._wake = asyncio.Event()
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
 
     def set(self, value: T) -> bool:
         """Publish ``value``. False if it equals the current one; then nobody wakes."""
-        if self._closed or value == self.value:
+        if self.closed or value == self.value:
             return False
         self.value = value
         self.touch()
@@ -45,20 +41,20 @@ class Watched(Generic[T]):
         self._notify()
 
     def close(self) -> None:
-        self._closed = True
+        self.closed = True
         self._notify()
 
     async def changed(self, since: int, timeout: float | None = None) -> bool:  # noqa: ASYNC109  # a plain answer, not an exception
         """Wait until the version is above ``since``. False if the timeout expires or the value is closed first."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while self.version <= since and not self._closed:
+                while self.version <= since and not self.closed:
                     await self._wake.wait()
         return self.version > since
 
     async def follow(self, *, every: float = 0.0) -> AsyncGenerator[T, None]:
         """Yield the current value, then each newer one, at most one in ``every`` seconds."""
-        while not self._closed:
+        while not self.closed:
             seen = self.version
             yield self.value
             if every:
