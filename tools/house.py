@@ -168,9 +168,9 @@ class House:
         return [(self.modules[one], self.modules[by]) for one, (by, *more) in importers.items() if not more]
 
     def _named(self) -> set[str]:
-        """Modules that are loaded by name: a command's stands in a string, a vendor's lies in ``vendors``."""
+        """Modules that are loaded by name: in a string, alone or before a colon, or as a vendor in ``vendors``."""
         strings = {
-            node.value
+            node.value.partition(":")[0]
             for module in self.modules.values()
             for node in ast.walk(module.tree)
             if isinstance(node, ast.Constant) and isinstance(node.value, str)

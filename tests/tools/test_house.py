@@ -8,7 +8,7 @@ FILES = {
     "cdi/__init__.py": "",
     "cdi/spec.py": "class Spec:\n    kind: str\n",
     "hami_plugin/__init__.py": "",
-    "hami_plugin/__main__.py": "COMMANDS = {'once': 'hami_plugin.node.alone'}\n",
+    "hami_plugin/__main__.py": "COMMANDS = {'once': 'hami_plugin.node.alone:run'}\n",
     "hami_plugin/glance.py": "def told(): ...\n",
     "hami_plugin/node/__init__.py": "from hami_plugin.node.once import Looker\n",
     "hami_plugin/node/alone.py": "VALUE = 1\n" * 41,
