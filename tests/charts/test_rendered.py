@@ -347,6 +347,22 @@ def test_what_pods_have_is_counted_as_the_scheduler_counts_it(values, check, loa
     assert loaded(config).settings.overcommit_check == check
 
 
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ({}, False),
+        ({"scheduler": {"enabled": False}}, True),
+        ({"scheduler": {"enabled": False}, "devicePlugin": {"config": {"hamiMetrics": False}}}, False),
+        ({"devicePlugin": {"config": {"hamiMetrics": True}}}, True),
+    ],
+    ids=["alone", "beside HAMi's scheduler", "beside it and said", "alone and said"],
+)
+def test_beside_hamis_scheduler_usage_has_the_names_of_hamis_monitor_too(values, wanted, loaded):
+    (config,) = (one["data"] for one in rendered(values).kind("ConfigMap") if "config.json" in one["data"])
+
+    assert loaded(config).settings.hami_metrics is wanted
+
+
 def test_a_change_of_configuration_replaces_the_pods_and_nothing_else_does(releases):
     def checksum(values):
         template = rendered(values).one("DaemonSet")["spec"]["template"]

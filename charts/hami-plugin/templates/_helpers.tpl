@@ -65,12 +65,16 @@ nvidia amd ascend awsneuron biren cambricon enflame gaudi hygon iluvatar kunlun 
 {{ dict "vendors" $sections | toYaml }}
 {{- end -}}
 
-{{/* The daemon's own file. Where our scheduler alone decides, what pods have is counted as it is. */}}
+{{/* The daemon's own file. Where our scheduler alone decides, what pods have is counted as it is; beside HAMi's, usage has
+     the names of HAMi's monitor too, which its dashboards ask for. */}}
 {{- define "hami-plugin.config" -}}
 {{- $check := .config.overcommitCheck | default (ternary "exact" "" .alone) -}}
 {{- $config := omit .config "overcommitCheck" -}}
 {{- with $check -}}
 {{- $config = set $config "overcommitCheck" . -}}
+{{- end -}}
+{{- if and (not .alone) (not (hasKey $config "hamiMetrics")) -}}
+{{- $config = set $config "hamiMetrics" true -}}
 {{- end -}}
 {{ toYaml $config }}
 {{- end -}}
