@@ -67,17 +67,17 @@ def _rows(device: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     named = (f"{device['deviceType']} {device['number']}", device["model"], device["health"])
     containers = device["containers"]
     if not containers:
-        yield (*named, "-", "", _known(device["memoryUsed"]), _size(device["memory"]), "", "", device["reason"])
+        used, busy = _known(device["memoryUsed"]), _busy(device["utilization"])
+        yield (*named, "-", "", used, _size(device["memory"]), "", busy, device["reason"])
     for number, container in enumerate(containers):
-        used, utilization = container["memoryUsed"], container["utilization"]
         yield (
             *(named if number == 0 else ("", "", "")),
             f"{container['namespace']}/{container['pod']}",
             container["container"],
-            _known(used),
+            _known(container["memoryUsed"]),
             _size(container["memoryLimit"]),
             f"{container['cores']:.0%}",
-            "-" if utilization is None else f"{utilization:.0%}",
+            _busy(container["utilization"]),
             _remark(container),
         )
     for one in device.get("outsiders") or ():
@@ -109,6 +109,10 @@ def _count(processes: int) -> str:
 
 def _known(count: int | None) -> str:
     return "-" if count is None else _size(count)
+
+
+def _busy(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"
 
 
 def _size(count: int) -> str:

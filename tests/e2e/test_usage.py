@@ -102,6 +102,8 @@ async def test_what_the_hardware_says_of_each_card_is_told_under_our_names_and_h
     assert all(
         device["utilization"] == 0.4 and device["memoryUsed"] is not None for device in json.loads(text)["devices"]
     )
+    _status, out, _err = await ran(stage, "--once")
+    assert sum("40%" in line for line in out.splitlines()) == len(cards)
 
 
 async def test_processes_on_a_card_are_told_by_container_and_those_of_nobody_who_has_it_are_counted(
