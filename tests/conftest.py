@@ -103,3 +103,16 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
 def pytest_report_header() -> str:
     size = "all cases of every subject (TEST_ALL)" if FULL else "a part of every subject (TEST_ALL=1: everything)"
     return f"{size}; {'nothing may be skipped (REQUIRE_ALL)' if required() else 'what this machine lacks is skipped'}"
+
+
+@pytest.fixture
+def tell(request):
+    """Print a line, whether or not output is captured."""
+    plugins = request.config.pluginmanager
+    reporter, capture = plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")
+
+    def line(text):
+        with capture.global_and_fixture_disabled():
+            reporter.write_line(f"\n  {text}")
+
+    return line

@@ -18,19 +18,6 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture
-def tell(request):
-    """Print a line, whether or not output is captured."""
-    plugins = request.config.pluginmanager
-    reporter, capture = plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")
-
-    def line(text):
-        with capture.global_and_fixture_disabled():
-            reporter.write_line(f"\n  {text}")
-
-    return line
-
-
-@pytest.fixture
 async def set_up():
     """Build a stage: ``set_up(profile, key=value…)`` with keys of the daemon's configuration. It does not run yet."""
     async with AsyncExitStack() as stack:

@@ -7,8 +7,10 @@ import os
 import random
 import struct
 import threading
+import time
 import tracemalloc
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -117,7 +119,7 @@ def read(number: int, host: HostFiles) -> ContainerUsage | OSError:
 
 
 def test_no_container_breaks_the_reader_its_memory_its_descriptors_or_its_neighbours(
-    host: HostFiles,
+    host: HostFiles, tell: Callable[[str], None]
 ) -> None:
     chance = random.Random(16)
     recorded = [lzma.decompress((REGIONS / f"{one.name}-several.bin.xz").read_bytes()) for one in LAYOUTS]
@@ -131,6 +133,7 @@ def test_no_container_breaks_the_reader_its_memory_its_descriptors_or_its_neighb
             hostile.append(one)
     good = [read(number, host) for number in range(GOOD)]
     acts: Counter[str] = Counter()
+    began = time.monotonic()
     stop = threading.Event()
 
     def attack() -> None:
@@ -159,6 +162,11 @@ def test_no_container_breaks_the_reader_its_memory_its_descriptors_or_its_neighb
         attacker.join()
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
+    states = ", ".join(f"{count} {state.value}" for state, count in sorted(seen.items()))
+    tell(
+        f"{sum(seen.values())} readings ({states}) amid {sum(acts.values())} hostile acts in "
+        f"{time.monotonic() - began:.1f} s; memory {grown / 2**20:+.1f} MiB, descriptors {descriptors() - opened:+d}"
+    )
 
     assert [read(number, host) for number in range(GOOD)] == good
     assert seen[UsageState.OK] >= GOOD * TURNS
