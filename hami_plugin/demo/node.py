@@ -146,6 +146,12 @@ class SimulatedNode:
         counts = {self.resource: sum(map(self.family.node.replicas, devices))}
         return counts | {units.resource: sum(map(units.of_device, devices)) for units in self.family.resources.units}
 
+    def report_counts(self) -> None:
+        """Tell the API server what the kubelet counts now, as a kubelet does beside everything else."""
+        counts = {name: str(self.kubelet.allocatable(name)) for name in self.kubelet.ledger.resources}
+        status = {"capacity": counts, "allocatable": counts, "conditions": [{"type": "Ready", "status": "True"}]}
+        self.api.store.patch(("nodes", "", self.node), {"status": status}, part="status")
+
     def name(self, uuid: str) -> str:
         """The device's name, as the vendor's users say it."""
         indices = {device.uuid: device.index for device in (*self.devices, *self.ailing)}

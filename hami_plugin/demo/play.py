@@ -73,6 +73,7 @@ async def play(
         if keep:
             click.echo(f"Kept: {sim.directory}", err=True)
         if serve and ok:
+            sim.report_counts()
             click.echo("\n".join(_addresses(sim)), err=as_json)
             await _serving(sim)
     return ok

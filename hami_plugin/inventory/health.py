@@ -75,17 +75,19 @@ def hold(condition: Condition, limits: HealthLimits) -> float:
 
 
 def outlook(condition: Condition, now: float, limits: HealthLimits) -> str:
-    """When the device is well again, as far as can be said; empty when it is."""
+    """When the device is well again, as far as can be said, after the words "it heals"; empty when it is."""
     match condition.health:
         case Health.HEALTHY:
             return ""
         case Health.SUSPECT:
-            return "one more failed look takes it out of service, a clean one clears it"
+            return "with the next clean look; one more failed one takes it out of service"
         case _:
             left = max(0.0, hold(condition, limits) - (now - condition.since))
             looks = max(1, limits.clean_looks - condition.looks)
-            parts = [_needs(condition, now, limits), f"in {left:.0f} s at the earliest" if left else ""]
-            return ", ".join(part for part in (*parts, f"then after {looks} clean looks in a row") if part)
+            told = (_needs(condition, now, limits), f"in {left:.0f} s at the earliest" if left >= 1 else "")
+            parts = [part for part in told if part]
+            end = f"{'then ' if parts else ''}after {looks} clean look{'' if looks == 1 else 's'} in a row"
+            return ", ".join((*parts, end))
 
 
 def _needs(condition: Condition, now: float, limits: HealthLimits) -> str:

@@ -99,11 +99,12 @@ def told(record: FaultRecord, outlook: str) -> str:
     device, fault = record.device, record.fault
     ran = listed(_containers(record.holders)) or "nobody"
     spared = f"{len(record.others)} other pods of the node, on other devices, are not affected" if record.others else ""
+    heals = f"it heals {outlook}" if outlook else ""
     parts = [
         f"{device.family} device {device.number} ({device.uuid}): {fault.reason}, {fault.message}".rstrip(", "),
         f"had by {ran}",
         spared,
-        "the device stays in service: the fault is an application's own" if record.harmless else outlook,
+        "the device stays in service: the fault is an application's own" if record.harmless else heals,
     ]
     return "; ".join(part for part in parts if part)
 

@@ -31,13 +31,6 @@ async def ran(stage: SimulatedNode, *arguments: str) -> tuple[int, bytes, str]:
     return process.returncode or 0, out, err.decode()
 
 
-def count(stage: SimulatedNode) -> None:
-    """The kubelet tells the API server what it counts."""
-    counts = {name: str(stage.kubelet.allocatable(name)) for name in stage.kubelet.ledger.resources}
-    status = {"capacity": counts, "allocatable": counts, "conditions": [{"type": "Ready", "status": "True"}]}
-    stage.api.store.patch(("nodes", "", stage.node), {"status": status}, part="status")
-
-
 @pytest.mark.full
 async def test_doctor_follows_a_node_from_well_to_broken_and_packs_what_it_sees(running: Any) -> None:
     stage = await running(usageSeconds=0.05)
@@ -48,7 +41,7 @@ async def test_doctor_follows_a_node_from_well_to_broken_and_packs_what_it_sees(
     await bring_up(stage, manifest)
     stage.api.write_kubeconfig(stage.directory / "kubeconfig", token=SECRET)
     stage.api.annotate_node(stage.node, secret)
-    count(stage)
+    stage.report_counts()
     await probed(stage, 200)
 
     status, out, err = await ran(stage, "doctor")

@@ -69,9 +69,10 @@ def test_the_outlook_says_what_must_happen_and_how_long_it_takes_at_least() -> N
         return Condition(health=Health.UNHEALTHY, fault=fault, since=100.0, **changes)  # type: ignore[arg-type]  # names
 
     assert outlook(Condition(), 100.0, LIMITS) == ""
-    assert "one more failed look" in outlook(Condition(health=Health.SUSPECT), 100.0, LIMITS)
+    assert "one more failed one" in outlook(Condition(health=Health.SUSPECT), 100.0, LIMITS)
     assert outlook(unwell(Action.DRAIN), 104.0, LIMITS) == "in 6 s at the earliest, then after 3 clean looks in a row"
-    assert outlook(unwell(Action.DRAIN, looks=2), 200.0, LIMITS) == "then after 1 clean looks in a row"
+    assert outlook(unwell(Action.DRAIN, looks=2), 200.0, LIMITS) == "after 1 clean look in a row"
+    assert "0 s" not in outlook(unwell(Action.DRAIN), 109.9, LIMITS)
     assert "the machine rebooted" in outlook(unwell(Action.REBOOT), 1e6, LIMITS)
     assert "rebooted" not in outlook(unwell(Action.REBOOT, broken=True), 1e6, LIMITS)
     assert outlook(unwell(Action.RESET), 104.0, LIMITS).startswith("once it was reset, or in 96 s")
