@@ -231,29 +231,20 @@ def _require_own(
     written: Mapping[str, tuple[str, str | None]],
 ) -> None:
     """``WireError`` for what is no annotation, and for keys that another family or the scheduler uses."""
-    others = _others(source, sources)
+    own = source.family.rules.annotations.of_nodes
+    others = {key for one in sources if one.vendor != source.vendor for key in one.family.rules.annotations.of_nodes}
     for key, value in wanted.items():
         if not isinstance(key, str) or not _KEY.fullmatch(key):
             raise WireError(f"{shown(key)} cannot be the key of an annotation")
         vendor, before = written.get(key, (source.vendor, value))
         if vendor != source.vendor and before != value:
             raise WireError(f"{key} already has another value from vendor {vendor}")
-        if key == NODE_LOCK or key in others:
+        if key == NODE_LOCK or key in others - own:
             raise WireError(f"{key} is not this family's to write")
         if value is not None:
             _require_text(key, value)
-        if not key.startswith(OWN) and key not in _keys(source):
+        if not key.startswith(OWN) and key not in own:
             raise WireError(f"{key} is not among the annotations that the family declares")
-
-
-def _others(source: FamilySource, sources: Sequence[FamilySource]) -> set[str]:
-    """The keys of other vendors' families, but for those that this one has as well."""
-    own = _keys(source)
-    return {key for one in sources if one.vendor != source.vendor for key in _keys(one) - own}
-
-
-def _keys(source: FamilySource) -> set[str]:
-    return set(source.family.rules.annotations.of_nodes)
 
 
 def _require_text(key: str, value: object) -> None:
