@@ -201,8 +201,8 @@ async def _verdict(
     except HamiError as error:
         return SchedulingVerdict(failed={"admission": str(error)})
     return SchedulingVerdict(
-        fitting=tuple(one.name for one in answer.fitting),
-        failed={one.node_info.node.name: one.why for one in answer.failed},
+        fitting=tuple(one.name for one in answer.choice.fitting),
+        failed={one.node_info.node.name: one.why for one in answer.choice.failed},
     )
 
 

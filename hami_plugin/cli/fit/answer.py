@@ -97,13 +97,13 @@ Facts = Mapping[str, Any]
 def facts(inquiry: Inquiry, answer: FitAnswer) -> Facts:
     """The chosen node first, then the other nodes where the pod fits, best first, then the rest."""
     best = answer.choice.best
-    fitting = [_fitting(inquiry, answer.pod, one) for one in reversed(answer.fitting)]
+    fitting = [_fitting(inquiry, answer.pod, one) for one in reversed(answer.choice.fitting)]
     return {
         "pod": answer.pod.key,
         "fits": best is not None,
         "node": best.node_info.node.name if best else None,
         "admission": _added(inquiry.pod, answer.pod),
-        "nodes": [*fitting, *(_failed(inquiry, one) for one in answer.failed)],
+        "nodes": [*fitting, *(_failed(inquiry, one) for one in answer.choice.failed)],
         "problems": list(answer.problems),
     }
 

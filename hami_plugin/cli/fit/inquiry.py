@@ -24,7 +24,7 @@ from hami_plugin.node_status.annotations import Style, wanted_annotations
 from hami_plugin.scheduler.engine.admission import admitted
 from hami_plugin.scheduler.engine.capacity import impossible, sizes
 from hami_plugin.scheduler.engine.devices import Quota
-from hami_plugin.scheduler.engine.filter import NodeScore, ScoredNodes, score_nodes
+from hami_plugin.scheduler.engine.filter import ScoredNodes, score_nodes
 from hami_plugin.scheduler.engine.fit import CycleOptions, PodFit, Unschedulable, fit_pod
 from hami_plugin.scheduler.engine.node_info import read_idle_node, read_node, scheduling_policies
 from hami_plugin.scheduler.engine.node_resources import insufficient_ids, insufficient_other, miscounted
@@ -219,14 +219,6 @@ class FitAnswer:
     pod: PodView
     choice: ScoredNodes
     problems: tuple[str, ...]
-
-    @property
-    def fitting(self) -> tuple[NodeScore, ...]:
-        return self.choice.fitting
-
-    @property
-    def failed(self) -> tuple[Unschedulable, ...]:
-        return self.choice.failed
 
 
 def answered(inquiry: Inquiry) -> FitAnswer:
