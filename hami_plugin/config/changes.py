@@ -10,6 +10,10 @@ from pathlib import Path
 
 from hami_plugin.config.documents import MAX_BYTES
 from hami_plugin.config.load import Configuration
+from hami_plugin.errors import ConfigError, HamiError
+
+MAX_SHOWN = 20
+"""Problems in one message."""
 
 
 class ReloadRefusal(StrEnum):
@@ -19,6 +23,14 @@ class ReloadRefusal(StrEnum):
     RESTART = "restart"
     DEVICES = "devices"
     BUSY = "busy"
+
+
+def problems_of(error: HamiError) -> str:
+    """What is wrong with a configuration, in one message."""
+    if not isinstance(error, ConfigError):
+        return str(error)
+    more = len(error.problems) - MAX_SHOWN
+    return "\n".join([*error.problems[:MAX_SHOWN], *([f"and {more} more"] if more > 0 else [])])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

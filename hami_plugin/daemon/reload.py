@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any, Protocol
 
-from hami_plugin.config.changes import ConfigurationChange, ConfigurationSource, ReloadRefusal, Reloads
+from hami_plugin.config.changes import ConfigurationChange, ConfigurationSource, ReloadRefusal, Reloads, problems_of
 from hami_plugin.config.load import Configuration
 from hami_plugin.daemon.takeover import Ask, Problems, refusal
-from hami_plugin.errors import ConfigError, HamiError
+from hami_plugin.errors import HamiError
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.process.aio import Backoff, happened, holds
 from hami_plugin.process.log import logger
@@ -33,8 +33,6 @@ DISCOVER_S = 60.0
 """How long the drivers may take to find the devices under a new configuration."""
 RETRY = Backoff(first=5.0, cap=300.0)
 """When a configuration whose devices cannot be served is tried again."""
-MAX_SHOWN = 20
-"""Problems in one message."""
 
 RESTART = (
     "nodeName",
@@ -202,14 +200,9 @@ class Reloader:
                 return LOOK_S
             self._judged = digest
             refused, why = await self._judge(configuration)
-        except ConfigError as error:
-            self._judged = digest
-            shown = error.problems[:MAX_SHOWN]
-            more = len(error.problems) - len(shown)
-            refused, why = ReloadRefusal.INVALID, "\n".join([*shown, *([f"and {more} more"] if more else [])])
         except HamiError as error:
             self._judged = digest
-            refused, why = ReloadRefusal.INVALID, str(error)
+            refused, why = ReloadRefusal.INVALID, problems_of(error)
         if refused is None:
             self._accepted()
             return LOOK_S

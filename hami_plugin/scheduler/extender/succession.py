@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NoReturn
 
-from hami_plugin.config.changes import ConfigurationChange, ConfigurationSource, ReloadRefusal, Reloads
+from hami_plugin.config.changes import ConfigurationChange, ConfigurationSource, ReloadRefusal, Reloads, problems_of
 from hami_plugin.config.load import Configuration
-from hami_plugin.errors import ConfigError, HamiError
+from hami_plugin.errors import HamiError
 from hami_plugin.process.aio import cancelled, holds
 from hami_plugin.process.log import logger
 from hami_plugin.scheduler.extender.extender import Extender
@@ -26,7 +26,6 @@ FINISH_S = 10.0
 """How long calls wait for the former one. kube-scheduler waits 30 s for an answer."""
 AGAIN_S = 30.0
 """When a change that could not be taken up for the moment is tried again."""
-MAX_SHOWN = 20
 
 LIVE = frozenset({"statusPage", "hamiMetrics"})
 """Keys of the scheduler's section that are asked for at each request."""
@@ -224,14 +223,9 @@ class SchedulerReloader:
                 return  # it changed while it was read; the next look tells
             self._judged = digest
             refused, why = await self._judge(wanted)
-        except ConfigError as error:
-            self._judged = digest
-            shown = error.problems[:MAX_SHOWN]
-            more = len(error.problems) - len(shown)
-            refused, why = ReloadRefusal.INVALID, "\n".join([*shown, *([f"and {more} more"] if more else [])])
         except HamiError as error:
             self._judged = digest
-            refused, why = ReloadRefusal.INVALID, str(error)
+            refused, why = ReloadRefusal.INVALID, problems_of(error)
         if refused is None:
             self.reloads.reason = self.reloads.problem = ""
             return
