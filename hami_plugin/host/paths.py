@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -122,6 +122,26 @@ def make_shared_directory(path: Path) -> None:
         raise NotADirectoryError(f"{path} is in the way: not a directory")
     if stat.S_IMODE(mode) != 0o777:
         path.chmod(0o777)
+
+
+@contextmanager
+def opened_shared(folder: Path, name: str, access: int = os.O_RDONLY) -> Iterator[int]:
+    """A regular file of a folder that a container may write to, of the folder's own file system and with no other name.
+
+    ``OSError`` for whatever else the container has put there: a link, a pipe, a device, another's file.
+    """
+    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        file = os.open(name, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+        try:
+            found = os.fstat(file)
+            if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or found.st_dev != os.fstat(directory).st_dev:
+                raise OSError(f"{folder.name}/{name} is not a regular file with one name on its folder's file system")
+            yield file
+        finally:
+            os.close(file)
+    finally:
+        os.close(directory)
 
 
 MAX_ENTRIES = 1024

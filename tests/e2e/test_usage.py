@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import lzma
+import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,29 @@ async def test_who_has_a_device_of_another_vendor_alone_uses_what_the_vendors_to
     status, out, _err = await ran(stage, "--once")
     assert status == 0
     assert [line.count("1024 MiB") for line in out.splitlines() if "/busy " in line] == [1]
+
+
+async def test_who_shares_an_npu_uses_what_hamis_core_for_npus_counts(set_up: Any) -> None:
+    stage = await set_up("ascend-910b3-8", usageSeconds=0.05, vendors={"ascend": {"hamiVnpuCore": True}})
+    core = stage.directory / "hook/hami-vnpu-core"
+    core.mkdir(parents=True)
+    for name in ("libvnpu.so", "ld.so.preload"):
+        (core / name).touch()
+    await start(stage)
+    asks = [asking("main", stage.family.resources, memory=8192, cores=50)]
+    pod = stage.scheduler.place(manifest("busy", asks, annotations={"huawei.com/vnpu-mode": "hami-core"}))
+    await stage.kubelet.admit(pod)
+    assert (await top(stage))["memoryUsed"] is None
+
+    counted = bytearray(6200)
+    struct.pack_into("<Q", counted, 0, 8 * GIB)
+    struct.pack_into("<i4xQ56xI", counted, 1080, 7, GIB, 1)
+    (core / f"containers/{pod.uid}_main/vnpu_local_shmem").write_bytes(counted)
+
+    async with asyncio.timeout(WITHIN_S):
+        while (told := (await top(stage))["memoryUsed"]) is None:
+            pass
+    assert told == GIB
 
 
 async def top(stage: SimulatedNode) -> dict[str, Any]:

@@ -10,14 +10,16 @@ from pathlib import Path
 
 from cdi.edits import ContainerEdits, Mount
 from hami_plugin.errors import RefusalReason, RefusedError
-from hami_plugin.host.paths import HostFiles
+from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.device import Device
-from hami_plugin.model.placement import Assignment
+from hami_plugin.model.placement import Assignment, Share
+from hami_plugin.model.usage import ContainerUsage
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.sdk import DeviceNodes, Family, Injection, NodeSide, Partition, PartitionDriver, PartitionSide
 from vendors.ascend import vnpu
 from vendors.ascend.driver import CONTROL_NODES
+from vendors.ascend.region import FILE, read_usage
 from vendors.ascend.rules import NETWORKED, NODE_MODE, soft
 from vendors.ascend.settings import MODULES, AscendSettings, Chip, shares
 from vendors.ascend.vnpu import VnpuPartitions
@@ -68,12 +70,12 @@ def _shared(assignment: Assignment, edits: ContainerEdits, host: HostFiles) -> I
             )
     first = assignment.shares[0]
     core, region = host.paths.hook / CORE, host.paths.hook / REGION
-    own = core / "containers" / f"{assignment.pod.uid}_{assignment.container.name}"
+    own = _folder(assignment.pod.uid, assignment.container.name, host.paths)
     limits = {"NPU_MEM_QUOTA": first.grant.memory, "NPU_PRIORITY": first.grant.cores}
     env = {
         **{name: str(amount) for name, amount in limits.items() if amount},
         "NPU_GLOBAL_SHM_PATH": f"/{REGION}/{first.device.minor}_global_registry",
-        "NPU_LOCAL_SHM_PATH": "/hami-vnpu-shmem/vnpu_local_shmem",
+        "NPU_LOCAL_SHM_PATH": f"/hami-vnpu-shmem/{FILE}",
     }
     mounts = (
         Mount(host_path=str(core), container_path=f"/{CORE}"),
@@ -82,6 +84,20 @@ def _shared(assignment: Assignment, edits: ContainerEdits, host: HostFiles) -> I
         Mount(host_path=str(own), container_path="/hami-vnpu-shmem", read_only=False),
     )
     return Injection(edits=edits.merged(ContainerEdits(env=env, mounts=mounts)), directories=(region, own))
+
+
+def folders(paths: HostPaths) -> Path:
+    """Host directory with one directory for each container that has a share by HAMi's core."""
+    return paths.hook / CORE / "containers"
+
+
+def _folder(uid: str, container: str, paths: HostPaths) -> Path:
+    return folders(paths) / f"{uid}_{container}"
+
+
+def container_usage(uid: str, container: str, shares: Sequence[Share], host: HostFiles) -> ContainerUsage:
+    """What a container uses by the account of HAMi's core in it. ``OSError`` where that cannot be read."""
+    return read_usage(host.seen(_folder(uid, container, host.paths)), shares)
 
 
 def device_edits(settings: AscendSettings, device: Device, host: HostFiles) -> ContainerEdits:
@@ -130,6 +146,8 @@ def node_side(settings: AscendSettings, family: Family) -> NodeSide:
         shared_edits=partial(shared_edits, settings),
         inject=partial(inject, settings, chip),
         host_problem=partial(missing_core, settings),
+        usage=container_usage if settings.soft else None,
+        folders=folders if settings.soft else None,
     )
 
 

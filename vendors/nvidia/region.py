@@ -11,15 +11,15 @@ HAMi-core's locks is taken. They guard the slots, and not the limits; and who di
 from __future__ import annotations
 
 import os
-import stat
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from hami_plugin.errors import HamiError
+from hami_plugin.host.paths import opened_shared
 from hami_plugin.model.usage import ContainerUsage, DeviceUsage, Pace, UsageState
 
 MAGIC: Final = 19920718
@@ -192,7 +192,7 @@ class Allotted:
 def read_usage(folder: Path, name: str, allotted: Sequence[Allotted], *, now_s: float) -> ContainerUsage:
     """What a container uses by the region ``name`` in its ``folder``; ``OSError`` where that cannot be read."""
     try:
-        with _opened(folder, name) as file:
+        with opened_shared(folder, name) as file:
             found = read(
                 os.fstat(file).st_size, lambda offset, length: os.pread(file, length, offset), devices=len(allotted)
             )
@@ -209,7 +209,7 @@ def write_limits(folder: Path, name: str, allotted: Sequence[Allotted]) -> None:
     A limit below what the processes use would make their free memory negative, which older builds of HAMi-core take
     for all there is. So usage is looked at before, and once more after: a process may have allocated in between.
     """
-    with _opened(folder, name, access=os.O_RDWR) as file:
+    with opened_shared(folder, name, access=os.O_RDWR) as file:
         before = _initialised(file, len(allotted))
         _require_room(before, allotted)
         written = {place: old for place, old, new in _words(before, allotted) if old != new}
@@ -228,7 +228,7 @@ def write_pace(folder: Path, name: str, pace: Pace, *, limited: bool) -> None:
     ``limited``: it has one. A region that cannot be read is left alone. Where a process marks a kernel between our look
     and our write, the mark is lost; the kernel's time says the same.
     """
-    with _opened(folder, name, access=os.O_RDWR) as file:
+    with opened_shared(folder, name, access=os.O_RDWR) as file:
         layout = _layout(os.fstat(file).st_size, lambda offset, length: os.pread(file, length, offset))
         if isinstance(layout, Unread):
             return
@@ -293,23 +293,6 @@ def _write_words(file: int, words: Mapping[int, int]) -> None:
     for place, value in words.items():
         if os.pwrite(file, struct.pack("<Q", value), place) != 8:
             raise OSError("the file took a part of a limit")
-
-
-@contextmanager
-def _opened(folder: Path, name: str, access: int = os.O_RDONLY) -> Iterator[int]:
-    """A regular file of the folder's own file system and no other name, whatever the container has put there."""
-    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        file = os.open(name, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
-        try:
-            found = os.fstat(file)
-            if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or found.st_dev != os.fstat(directory).st_dev:
-                raise OSError(f"{folder.name}/{name} is not a regular file with one name on its folder's file system")
-            yield file
-        finally:
-            os.close(file)
-    finally:
-        os.close(directory)
 
 
 def read(size: int, read_at: ReadAt, *, devices: int) -> Region | Unread:
