@@ -114,20 +114,14 @@ class Guard:
         except StuckError as error:
             raise self._errors.record(step, error) from error
 
-    def counts(self, step: str, function: Callable[P, T], check: Check) -> Callable[P, T]:
-        return self._guarded(step, function, check)
-
     def prepares(self, step: str, function: Callable[P, T], check: Check) -> Callable[P, T]:
         """As ``counts``, before a container starts. A file may be missing, so ``OSError`` passes."""
-        return self._guarded(step, function, check, passes=OSError)
+        return self.counts(step, function, check, passes=OSError)
 
-    def _guarded(
-        self,
-        step: str,
-        function: Callable[P, T],
-        check: Check,
-        passes: type[Exception] = HamiError,
+    def counts(
+        self, step: str, function: Callable[P, T], check: Check, *, passes: type[Exception] = HamiError
     ) -> Callable[P, T]:
+        """The function with its errors named and counted, as are answers that ``check`` finds wrong."""
         if any(function is ours for ours in OURS):
             return function
 
