@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import re
 import socket
 import ssl
@@ -14,39 +13,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import ip_address
-from json.decoder import JSONDecodeError, JSONDecoder
 from typing import Any, Protocol
 
 from aiohttp import web
 
 from hami_plugin.config.settings import SchedulerSettings
 from hami_plugin.errors import HamiError, WireError
-from hami_plugin.model.pausing import Pausing
 from hami_plugin.process.aio import in_slices
 from hami_plugin.process.log import logger
 from hami_plugin.scheduler.extender.certificates import common_name, issued
 from hami_plugin.scheduler.extender.metrics import SchedulerMetrics
-from hami_plugin.scheduler.extender.payloads import Json, mapping
+from hami_plugin.scheduler.extender.payloads import MAX_VALUES, Json, mapping, reading, values
 from hami_plugin.telemetry.connections import Connections
 from hami_plugin.telemetry.http import Probes, cannot_listen, listening
-
-MAX_DEPTH = 64
-"""So deep may values lie in each other. Pods and nodes need some twenty levels."""
-MAX_VALUES = 400_000
-"""So many values may a request have that anybody may send, about: what parts them is counted, also within texts."""
-
-_STEPPED = 3
-"""So many levels of a long request are read value by value."""
-SHORT = 1 << 15
-"""Bytes that are read at once: well below a millisecond."""
-FLAT_BYTES, FLAT_TEXTS, FLAT_GROUPS = 1 << 19, 20_000, 1000
-"""A body of so many bytes, commas and brackets is read at once too: the names of 20,000 nodes take two milliseconds,
-and longer one by one.
-"""
-_ESCAPED_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
-_SPACE = re.compile(r"[ \t\n\r]*")
-_COLON = re.compile(r"[ \t\n\r]*:[ \t\n\r]*")
-_NEXT = re.compile(r"[ \t\n\r]*,[ \t\n\r]*")
 
 
 class Budget:
@@ -101,141 +80,6 @@ class Lease:
             return False
         self.size += size
         return True
-
-
-class NestedTooDeepError(ValueError):
-    """JSON whose values lie too deep in each other."""
-
-    def __init__(self) -> None:
-        super().__init__(f"its values lie more than {MAX_DEPTH} levels deep in each other")
-
-
-def reading(body: bytes, *, short: int = SHORT) -> Pausing[Any]:
-    """The value, with a pause after each part of it if the body has more than ``short`` bytes. ``ValueError`` for what
-    is no JSON as Kubernetes reads it.
-    """
-    text = body.decode()
-    value, end = yield from _value(
-        text, _space(text, 0), 0 if len(body) <= short or (short and _flat(body)) else _STEPPED
-    )
-    if _space(text, end) != len(text):
-        raise JSONDecodeError("Extra data", text, end)
-    if _ESCAPED_PAIR.search(body):
-        yield
-        _whole_pairs(value)
-    return value
-
-
-def _flat(body: bytes) -> bool:
-    """Whether it is mostly a list of texts, as a request with the nodes' names is."""
-    if len(body) > FLAT_BYTES or body.count(b",") > FLAT_TEXTS:
-        return False
-    return body.count(b"{") + body.count(b"[") <= FLAT_GROUPS
-
-
-def _whole_pairs(value: Any) -> None:
-    """``ValueError`` for half a pair of surrogates, which no text in UTF-8 can hold: it could not be reported."""
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise ValueError("a text has half a surrogate pair in it") from error
-
-
-def values(body: bytes) -> int:
-    """At least how many values there are; more where texts have commas and brackets in them."""
-    return body.count(b",") + body.count(b"{") + body.count(b"[")
-
-
-def _constant(name: str) -> float:
-    raise ValueError(f"{name} is no number of JSON")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text[:64]} is too large a number")
-    return number
-
-
-_DECODER = JSONDecoder(parse_constant=_constant, parse_float=_finite)
-
-
-def _value(text: str, at: int, levels: int, above: int = 0) -> Pausing[tuple[Any, int]]:
-    """A value that begins here, and where it ends. Objects and lists are gone through for so many ``levels``; so many
-    are ``above`` it.
-    """
-    opening = text[at : at + 1]
-    if levels and opening == "{":
-        return (yield from _object(text, at + 1, levels - 1, above + 1))
-    if levels and opening == "[":
-        return (yield from _list(text, at + 1, levels - 1, above + 1))
-    try:
-        value, end = _DECODER.raw_decode(text, at)
-    except RecursionError as error:
-        raise NestedTooDeepError from error
-    yield
-    if opening in ("{", "["):
-        yield from _bounded(value, MAX_DEPTH - above)
-    return value, end
-
-
-def _object(text: str, at: int, levels: int, above: int) -> Pausing[tuple[dict[str, Any], int]]:
-    found: dict[str, Any] = {}
-    at = _space(text, at)
-    if text[at : at + 1] == "}":
-        return found, at + 1
-    while True:
-        if text[at : at + 1] != '"':
-            raise JSONDecodeError("Expecting property name enclosed in double quotes", text, at)
-        key, at = _DECODER.raw_decode(text, at)
-        if not (colon := _COLON.match(text, at)):
-            raise JSONDecodeError("Expecting ':' delimiter", text, _space(text, at))
-        found[key], at = yield from _value(text, colon.end(), levels, above)
-        if not (comma := _NEXT.match(text, at)):
-            return found, _end(text, at, "}")
-        at = comma.end()
-
-
-def _list(text: str, at: int, levels: int, above: int) -> Pausing[tuple[list[Any], int]]:
-    found: list[Any] = []
-    at = _space(text, at)
-    if text[at : at + 1] == "]":
-        return found, at + 1
-    while True:
-        value, at = yield from _value(text, at, levels, above)
-        found.append(value)
-        if not (comma := _NEXT.match(text, at)):
-            return found, _end(text, at, "]")
-        at = comma.end()
-
-
-def _end(text: str, at: int, sign: str) -> int:
-    at = _space(text, at)
-    if text[at : at + 1] != sign:
-        raise JSONDecodeError("Expecting ',' delimiter", text, at)
-    return at + 1
-
-
-def _space(text: str, at: int) -> int:
-    return _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches everywhere, if only nothing
-
-
-_LEVELS = frozenset({dict, list})
-
-
-def _bounded(value: Any, levels: int) -> Pausing[None]:
-    """``NestedTooDeepError`` where more levels lie in each other."""
-    level = [value]
-    while level:
-        if not levels:
-            raise NestedTooDeepError
-        below: list[Any] = []
-        for one in level:
-            inside = one.values() if isinstance(one, dict) else one
-            if not _LEVELS.isdisjoint(map(type, inside)):  # thousands of names are none
-                below += [each for each in inside if type(each) in _LEVELS]
-            yield
-        level, levels = below, levels - 1
 
 
 MIB = 1 << 20

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hami_plugin.model.pausing import at_once
-from hami_plugin.scheduler.extender.server import MAX_DEPTH, MAX_VALUES, SHORT, Budget, reading
+from hami_plugin.scheduler.extender.payloads import MAX_DEPTH, MAX_VALUES, SHORT, reading
+from hami_plugin.scheduler.extender.server import Budget
 from tests.support.extender import ARGS, BINDING, REVIEW, FakeExtender, Rig, listening
 from tests.support.scheduling import until
 
