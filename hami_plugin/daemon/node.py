@@ -393,7 +393,7 @@ class ServedNode:
             **({"resizes": self.resizer.run()} if self.settings.resize_by_annotation else {}),
             "state": self.state.run(),
             **self._following_slices(),
-            **({"front ends": self._front_ends.follow(self.live.view)} if self._front_ends.chosen else {}),
+            **({"front ends": self._front_ends.follow(self.live)} if self._front_ends.chosen else {}),
             **dict(self.serving.serve()),
         }
 

@@ -166,7 +166,7 @@ class SlicePublisher:
     async def run(self) -> None:
         """Until it is cancelled."""
         async with asyncio.TaskGroup() as group:
-            watched: list[Watched[Any]] = [self._slices.changes, self._node.view]
+            watched: list[Watched[Any]] = [self._slices.changes, self._node]
             watched += [source.snapshot for source in self._sources]
             watched += [partitions.cuttable for partitions in self._cut.values()]
             for value in watched:

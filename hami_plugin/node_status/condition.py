@@ -118,7 +118,7 @@ class NodeConditions:
     async def run(self) -> NoReturn:
         """Until it is cancelled. What is to be taken away shows in the node's view, so that alone is waited for."""
         while True:
-            seen = self._node.view.version
+            seen = self._node.version
             try:
                 await self.look()
             except ClusterError as error:
@@ -126,7 +126,7 @@ class NodeConditions:
                 log.warning("node condition not written", problem=f"{error.message}{hint}")
                 await asyncio.sleep(AGAIN_S)
                 continue
-            await (asyncio.sleep(EVERY_S) if self._wanted else self._node.view.changed(seen))
+            await (asyncio.sleep(EVERY_S) if self._wanted else self._node.changed(seen))
 
     async def look(self) -> None:
         """Compare once, and write what differs."""

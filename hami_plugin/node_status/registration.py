@@ -22,19 +22,15 @@ from hami_plugin.protocol.handshake import reported
 from hami_plugin.sdk import Family
 
 
-class LiveNode:
+class LiveNode(Watched[NodeView | None]):
     """The newest known view of the node; None before the first answer, and while the node does not exist."""
 
     def __init__(self) -> None:
-        self.view: Watched[NodeView | None] = Watched(None)
-
-    @property
-    def value(self) -> NodeView | None:
-        return self.view.value
+        super().__init__(None)
 
     def deliver(self, node: NodeView | None) -> None:
         """Take a view from the watch, or the answer to a patch of ours. An older one of the same node is dropped."""
-        known = self.view.value
+        known = self.value
         if (
             node
             and known
@@ -42,7 +38,7 @@ class LiveNode:
             and revision(node.resource_version) < revision(known.resource_version)
         ):
             return
-        self.view.set(node)
+        self.set(node)
 
 
 log = logger(__name__)
@@ -95,7 +91,7 @@ class Registration:
                 if source.cuttable:
                     name = f"registration of {source.family.resources.device_type}'s places"
                     group.create_task(self._wake_by(source.cuttable), name=name)
-            group.create_task(self._wake_by(self._node.view), name="registration of the node")
+            group.create_task(self._wake_by(self._node), name="registration of the node")
             group.create_task(self._publish(), name="registration")
 
     async def _wake_by(self, watched: Watched[T]) -> None:
