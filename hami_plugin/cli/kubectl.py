@@ -123,7 +123,10 @@ def top(node: str, as_json: bool, **options: Any) -> None:
     if as_json:
         click.echo(json.dumps([_top_document(one, used) for one in found], indent=2, ensure_ascii=False))
         return
-    show_table([TOP, *_top_rows(found, used)], right=(4, 5, 6, 7))
+    if found:
+        show_table([TOP, *_top_rows(found, used)], right=(4, 5, 6, 7))
+    else:
+        click.echo(f"no pod has devices{f' on node {node}' if node else ''}", err=True)
 
 
 def _used(one: Holding, used: Mapping[HolderKey, Measured]) -> Measured | None:

@@ -17,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from hami_plugin.allocation.identity import HeldShare
+from hami_plugin.errors import HamiError
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.ports import EndpointState, NullObserver
 from hami_plugin.model.usage import ContainerUsage, DeviceLoad, DeviceUsage
@@ -768,7 +769,10 @@ class HardwareLoad(Collector):
                 yield family
 
     def _hamis(self, one: DeviceOccupancy) -> tuple[str, ...]:
-        model = one.source.family.node.register(one.device, True).type
+        try:
+            model = one.source.family.node.register(one.device, True).type
+        except HamiError:  # logged and counted where it arose; one vendor's mistake leaves the page to all others
+            model = one.source.family.resources.device_type
         return (self._node, str(one.device.index), one.device.uuid, model, "vGPU")
 
 

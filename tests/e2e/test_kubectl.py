@@ -18,7 +18,6 @@ from hami_plugin.demo.node import SimulatedNode, environment
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.e2e.manifests import asking, manifest, small
 from tests.e2e.steps import WITHIN_S, bring_up
-from tests.e2e.test_doctor import count
 from tests.e2e.test_restarted_containers import begin
 from tests.e2e.test_usage import CONTEXT, GIB, REGION, until_read
 
@@ -56,12 +55,15 @@ def daemon_pod(api: SimulatedApiServer, stage: SimulatedNode) -> None:
 
 async def test_status_and_top_show_what_pods_have_and_use_and_what_is_unhealthy(running: Any) -> None:
     stage = await running(usageSeconds=0.05)
+    code, out, err = await kubectl(stage, "top")
+    assert (code, out) == (0, "")
+    assert "no pod has devices" in err
     resources = stage.family.resources
     pod = await bring_up(stage, manifest("busy", [asking("main", resources, count=2, memory=4096, cores=30)]))
     region = await begin(stage, pod, "main")
     region.write_bytes(lzma.decompress(REGION.read_bytes()))
     await until_read(stage, "ok")
-    count(stage)
+    stage.report_counts()
 
     code, out, err = await as_process(stage, "status")
     assert code == 0, err
@@ -92,7 +94,7 @@ async def test_status_and_top_show_what_pods_have_and_use_and_what_is_unhealthy(
 @pytest.mark.full
 async def test_fit_reads_the_live_cluster_its_pods_and_its_quotas(running: Any, tmp_path: Path) -> None:
     stage = await running()
-    count(stage)
+    stage.report_counts()
     resources = stage.family.resources
     file = tmp_path / "pod.yaml"
     wanted = manifest("wants", [asking("main", resources, count=8, memory=50000)])
@@ -120,7 +122,7 @@ async def test_fit_reads_the_live_cluster_its_pods_and_its_quotas(running: Any, 
 @pytest.mark.full
 async def test_why_says_what_a_pod_waits_for(running: Any) -> None:
     stage = await running()
-    count(stage)
+    stage.report_counts()
     wanted = manifest("waits", [asking("main", stage.family.resources, count=1, memory=9_000_000)])
     wanted["spec"]["schedulerName"] = "hami-scheduler"
     stage.api.create_pod(wanted)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,11 +10,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from hami_plugin.allocation.identity import HeldShare
+from hami_plugin.errors import HamiError
 from hami_plugin.model.device import Device, Health, Snapshot
+from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.occupancy import occupied
+from hami_plugin.node_status.usage import Loads
 from hami_plugin.process.aio import Watched
-from hami_plugin.telemetry.metrics import Devices
+from hami_plugin.telemetry.metrics import Devices, HardwareLoad
 from tests.support.builders import CARD_MIB, COUNT, FAMILY, SPLIT, device, grant, held_by, ids, pod, uuid
 
 MIB = 1 << 20
@@ -119,3 +122,20 @@ def test_any_text_of_a_driver_makes_a_scrape_that_can_be_read(text: str) -> None
     clean = text.encode("utf-8", "replace").decode()
 
     assert len(Scrape(devices=(device(0, model=clean, uuid=clean),)).series("device_info")) == 1
+
+
+def test_a_vendor_that_fails_to_name_a_device_leaves_the_page_to_all_others() -> None:
+    def fails(_device: Device, _legacy: bool) -> None:
+        raise HamiError("it does not know its own card")
+
+    node = replace(FAMILY.node, register=fails)
+    shown = Watched(Snapshot(devices=(device(0),), ready=True))
+    source = FamilySource(vendor="acme", family=replace(FAMILY, node=node), snapshot=shown)
+    loads = Loads(kept=10.0, clock=lambda: 0.0)
+    loads.note("acme", {uuid(0): DeviceLoad(memory_used=MIB, utilization=40)})
+    registry = CollectorRegistry()
+    registry.register(HardwareLoad(lambda: occupied([source], []), loads, hami_node="n1"))
+
+    text = generate_latest(registry).decode()
+
+    assert f'hami_host_gpu_memory_used_bytes{{device_index="0",device_type="TOY",device_uuid="{uuid(0)}"' in text
