@@ -17,6 +17,7 @@ from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.occupancy import occupied
 from hami_plugin.node_status.usage import Loads
 from hami_plugin.process.aio import Watched
+from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.telemetry.metrics import Devices, HardwareLoad
 from tests.support.builders import CARD_MIB, COUNT, FAMILY, SPLIT, device, grant, held_by, ids, pod, uuid
 
@@ -125,8 +126,10 @@ def test_any_text_of_a_driver_makes_a_scrape_that_can_be_read(text: str) -> None
 
 
 def test_a_vendor_that_fails_to_name_a_device_leaves_the_page_to_all_others() -> None:
-    def fails(_device: Device, _legacy: bool) -> None:
-        raise HamiError("it does not know its own card")
+    def fails(one: Device, legacy: bool) -> DeviceInfo:
+        if legacy:
+            raise HamiError("it does not know its card's former name")
+        return FAMILY.node.register(one, legacy)
 
     node = replace(FAMILY.node, register=fails)
     shown = Watched(Snapshot(devices=(device(0),), ready=True))
