@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from hami_plugin.allocation.allocator import Allocator, question_of
 from hami_plugin.allocation.capacity import NodeState
@@ -19,7 +19,6 @@ from hami_plugin.daemon.dra import DraDriver, DraNode
 from hami_plugin.daemon.serving import FurtherFamilies, ServedResource, Serving, VendorTasks
 from hami_plugin.daemon.startup import ServedVendor
 from hami_plugin.errors import ConfigError, HamiError, WireError
-from hami_plugin.host.paths import HostFiles
 from hami_plugin.inventory.cdi_specs import PartitionSpecs, SpecFiles, SpecGate
 from hami_plugin.inventory.discovery import DiscoveryLoop, DiscoveryTiming
 from hami_plugin.inventory.health import HealthLimits
@@ -35,7 +34,7 @@ from hami_plugin.node_status.faults import FaultLog
 from hami_plugin.process.aio import Watched
 from hami_plugin.process.threads import BoundedCalls, once
 from hami_plugin.protocol.decisions import Question, claims
-from hami_plugin.sdk import Family, ModeDriver, PartitionDriver, Units
+from hami_plugin.sdk import Family, Units
 from hami_plugin.telemetry.metrics import Metrics
 from hami_plugin.vendor_boundary.guard import (
     CheckedModeDriver,
@@ -62,23 +61,6 @@ def build(vendors: Sequence[ServedVendor], builder: VendorBuilder) -> Serving:
     return serving
 
 
-def _isolated_modes(opening: Callable[[], ModeDriver]) -> ModeDriver:
-    from hami_plugin.vendor_boundary.isolated_driver import IsolatedModeDriver  # noqa: PLC0415  # as below
-
-    return IsolatedModeDriver(opening)
-
-
-def _isolated_partitions(opening: Callable[[], PartitionDriver]) -> PartitionDriver:
-    from hami_plugin.vendor_boundary.isolated_driver import (  # noqa: PLC0415  # with multiprocessing; few vendors need it
-        IsolatedPartitionDriver,
-    )
-
-    return IsolatedPartitionDriver(opening)
-
-
-D = TypeVar("D")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltVendor:
     """A vendor while its ``tasks`` are made: ``guard`` and ``errors`` stand between its code and all else."""
@@ -96,13 +78,6 @@ class BuiltVendor:
     def cut(self) -> bool:
         """Whether there may be devices of further families."""
         return self.served.vendor.further is not None
-
-    def changer(
-        self, opening: Callable[[HostFiles], D], isolate: Callable[[Callable[[], D]], D], host: HostFiles
-    ) -> Callable[[], D]:
-        """What opens a driver that changes cards: in a process of its own where the vendor's driver has one."""
-        opened = partial(opening, host)
-        return partial(isolate, opened) if self.served.isolated else opened
 
     def journal(self, what: str, family: Family) -> str:
         """The name of the file with what is changed at a family's cards."""
@@ -285,7 +260,8 @@ class VendorBuilder:
         from hami_plugin.partitions.journal import PartitionJournal  # noqa: PLC0415  # loaded where cards are cut
         from hami_plugin.partitions.manager import Partitions, Peers  # noqa: PLC0415
 
-        driver = CheckedPartitionDriver(vendor.changer(side.open, _isolated_partitions, node.host), vendor.errors)
+        opening, isolated = partial(side.open, node.host), vendor.served.isolated
+        driver = CheckedPartitionDriver(opening, vendor.errors, isolated=isolated)
         return Partitions(
             family.resources.count,
             side,
@@ -313,7 +289,8 @@ class VendorBuilder:
         from hami_plugin.partitions.journal import ModeJournal  # noqa: PLC0415  # as above
         from hami_plugin.partitions.modes import CardUsers, ModeReconciler  # noqa: PLC0415
 
-        driver = CheckedModeDriver(vendor.changer(side.open, _isolated_modes, node.host), vendor.errors)
+        opening, isolated = partial(side.open, node.host), vendor.served.isolated
+        driver = CheckedModeDriver(opening, vendor.errors, isolated=isolated)
         return ModeReconciler(
             family.resources.count,
             side,

@@ -329,10 +329,12 @@ class CheckedDriver:
 
 
 class _Checked(Generic[D]):
-    """A driver that ``opening`` opens with the first call. Called from many threads."""
+    """A driver that ``opening`` opens with the first call, in a process of its own if ``isolated``. Called from many
+    threads.
+    """
 
-    def __init__(self, opening: Callable[[], D], errors: VendorErrors) -> None:
-        self._opening = opening
+    def __init__(self, opening: Callable[[], D], errors: VendorErrors, *, isolated: bool = False) -> None:
+        self._opening = partial(self._isolated, opening) if isolated else opening
         self._errors = errors
         self._turn = threading.Lock()
         self._driver: D | None = None
@@ -343,6 +345,9 @@ class _Checked(Generic[D]):
             close = getattr(self._driver, "close", None)
         if close:
             close()
+
+    def _isolated(self, opening: Callable[[], D]) -> D:
+        raise NotImplementedError
 
     def _checked(self, ask: Callable[[D], T], step: str) -> T:
         """``VendorError`` for what is not part of the design."""
@@ -359,6 +364,13 @@ class _Checked(Generic[D]):
 
 class CheckedPartitionDriver(_Checked[PartitionDriver]):
     """A ``PartitionDriver`` made of another."""
+
+    def _isolated(self, opening: Callable[[], PartitionDriver]) -> PartitionDriver:
+        from hami_plugin.vendor_boundary.isolated_driver import (  # noqa: PLC0415  # with multiprocessing; few vendors need it
+            IsolatedPartitionDriver,
+        )
+
+        return IsolatedPartitionDriver(opening)
 
     def profiles(self, card: str) -> tuple[Profile, ...]:
         return self._ask(lambda driver: tuple(of_kind(Profile, one) for one in limited(driver.profiles(card))))
@@ -381,6 +393,11 @@ class CheckedPartitionDriver(_Checked[PartitionDriver]):
 
 class CheckedModeDriver(_Checked[ModeDriver]):
     """A ``ModeDriver`` made of another."""
+
+    def _isolated(self, opening: Callable[[], ModeDriver]) -> ModeDriver:
+        from hami_plugin.vendor_boundary.isolated_driver import IsolatedModeDriver  # noqa: PLC0415  # as above
+
+        return IsolatedModeDriver(opening)
 
     def mode(self, card: str) -> Mode:
         return self._checked(lambda driver: of_kind(Mode, driver.mode(card)), "modes")

@@ -2,43 +2,25 @@
 
 from types import SimpleNamespace
 
-import pytest
-
 from hami_plugin.config.vendors import VendorSettings
 from hami_plugin.daemon import app
-from hami_plugin.daemon.build import BuiltVendor, _isolated_modes, _isolated_partitions
+from hami_plugin.daemon.build import BuiltVendor
 from hami_plugin.daemon.startup import ServedVendor
-from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.process.threads import BoundedCalls
 from hami_plugin.sdk import Vendor
 from hami_plugin.vendor_boundary.guard import CheckedDriver, Guard, VendorErrors
-from hami_plugin.vendor_boundary.isolated_driver import IsolatedModeDriver, IsolatedPartitionDriver
 from tests.support.beside import beside
 from tests.support.builders import FAMILY, REGISTER, changed
 from tests.support.hardware import ScriptedDriver
 from tests.support.node import until
 
-HOST = HostFiles(paths=HostPaths())
 
-
-def built(*, isolated: bool = False) -> BuiltVendor:
+def built() -> BuiltVendor:
     errors = VendorErrors("toy")
-    vendor = Vendor(
-        name="toy", title="toy", settings=VendorSettings, families=lambda _settings: (FAMILY,), isolated=isolated
-    )
+    vendor = Vendor(name="toy", title="toy", settings=VendorSettings, families=lambda _settings: (FAMILY,))
     served = ServedVendor(vendor=vendor, settings=VendorSettings(), driver=CheckedDriver(ScriptedDriver))
     guard = Guard(BoundedCalls("toy", timeout=1.0), errors)
     return BuiltVendor(served=served, tasks=None, guard=guard, errors=errors)  # type: ignore[arg-type]  # none is run
-
-
-@pytest.mark.parametrize(
-    ("isolate", "kind"), [(_isolated_partitions, IsolatedPartitionDriver), (_isolated_modes, IsolatedModeDriver)]
-)
-def test_cards_are_changed_in_a_process_of_their_own_if_the_vendors_driver_has_one(isolate, kind) -> None:
-    opened = object()
-
-    assert isinstance(built(isolated=True).changer(lambda _host: opened, isolate, HOST)(), kind)
-    assert built().changer(lambda _host: opened, isolate, HOST)() is opened
 
 
 def test_what_is_changed_at_each_familys_cards_has_a_file_of_its_own_in_the_state_directory() -> None:

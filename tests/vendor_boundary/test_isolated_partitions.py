@@ -21,6 +21,7 @@ from hami_plugin.sdk import (
     Step,
     UnlistedCardsError,
 )
+from hami_plugin.vendor_boundary.guard import CheckedModeDriver, CheckedPartitionDriver, VendorErrors
 from hami_plugin.vendor_boundary.isolated_driver import IsolatedModeDriver, IsolatedPartitionDriver
 
 ONE = Partition(card="a", profile="1g", placement=NOWHERE, uuid="u", ids={"instance": 1})
@@ -133,3 +134,19 @@ def test_modes_are_switched_in_processes_that_are_gone_afterwards(tmp_path: Path
     assert (card, on) == ("a", "True")
     assert len({first, second, str(os.getpid())}) == 3
     assert not any(Path(f"/proc/{number}").exists() for number in (first, second))
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+def test_cards_are_changed_in_a_process_of_their_own_if_the_vendors_driver_has_one(
+    tmp_path: Path, isolated: bool
+) -> None:
+    driver = CheckedPartitionDriver(partial(ToyPartitions, tmp_path / "orders"), VendorErrors("toy"), isolated=isolated)
+    modes = CheckedModeDriver(partial(ToyModes, tmp_path / "notes"), VendorErrors("toy"), isolated=isolated)
+    try:
+        (profile,) = driver.profiles("a")
+        elsewhere = {profile.name != f"a-{os.getpid()}", modes.mode("a").problem.split()[1] != str(os.getpid())}
+    finally:
+        driver.close()
+        modes.close()
+
+    assert elsewhere == {isolated}
