@@ -86,12 +86,13 @@ def text(file: Path) -> str:
 def drm_load(folder: Path) -> DeviceLoad:
     """How much of a device is in use by the files that ``amdgpu``, and drivers made of it, have in its directory."""
     return DeviceLoad(
-        memory_used=_number(folder / "mem_info_vram_used"),
-        utilization=_number(folder / "gpu_busy_percent"),
-        memory_utilization=_number(folder / "mem_busy_percent"),
+        memory_used=number(folder / "mem_info_vram_used"),
+        utilization=number(folder / "gpu_busy_percent"),
+        memory_utilization=number(folder / "mem_busy_percent"),
     )
 
 
-def _number(file: Path) -> int | None:
+def number(file: Path) -> int | None:
+    """An attribute that is a whole number; None for anything else."""
     found = text(file)
     return int(found) if found.isascii() and found.isdecimal() and len(found) < 20 else None

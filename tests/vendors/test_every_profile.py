@@ -73,7 +73,7 @@ TELLS: dict[str, str] = {
     "mthreads": "mthreads-s4000-8",
 }
 """Vendors of which it is public how their devices tell what is in use of them, beside NVIDIA, with a machine each."""
-SILENT = {"awsneuron": "Neuron", "biren": "Biren", "enflame": "Enflame", "vastai": "Vastai"}
+SILENT = {"biren": "Biren", "enflame": "Enflame", "vastai": "Vastai"}
 """Those that do not, as the gaps call them."""
 
 
@@ -95,6 +95,19 @@ def test_how_much_of_each_device_is_in_use_is_what_its_hardware_or_tool_says(ven
     found = {devices[uuid]: (one.memory_used, one.utilization) for uuid, one in machine.driver.load().items()}
 
     assert found == {index: (1 << 30, 37) if index == 1 else (0, 0) for index in devices.values()}
+
+
+def test_a_neuron_device_tells_its_memory_in_use_unless_one_of_its_cores_does_not(tmp_path: Path) -> None:
+    machine = rig("aws-inf2-24xlarge", tmp_path)
+    machine.simulator.inject("load", 1, "0:1024")
+    cores = sorted(tmp_path.rglob("neuron2/neuron_core*/stats/memory_usage/device_mem/present"))
+    cores[0].write_text("many")
+    devices = {one.device.uuid: one.device.index for one in machine.driver.discover().sightings}
+    assert isinstance(machine.driver, LoadMeter)
+
+    found = {devices[uuid]: (one.memory_used, one.utilization) for uuid, one in machine.driver.load().items()}
+
+    assert found == {index: (1 << 30 if index == 1 else 0, None) for index in devices.values() if index != 2}
 
 
 def test_a_chip_whose_memory_the_driver_does_not_tell_still_tells_how_busy_it_is(tmp_path: Path) -> None:

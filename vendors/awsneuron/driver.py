@@ -14,6 +14,7 @@ from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Links
+from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.sdk import (
     Driver,
     Hardware,
@@ -40,6 +41,7 @@ LOGICAL_CORE_SIZE: Final[Mapping[str, int]] = MappingProxyType({"NCv3": 2})
 """Physical cores that make a logical one unless the runtime is told otherwise, by architecture."""
 
 
+IN_USE = "neuron_core*/stats/memory_usage/device_mem/present"
 DEADLINE_S = 10.0
 
 
@@ -193,7 +195,21 @@ def open_driver(settings: AwsNeuronSettings, paths: HostPaths) -> Driver:
     """The Neuron driver of this host. Nothing is read yet."""
     roots = paths.rooted(settings)
     look = NeuronDiscoverer(roots, BusAddresses(roots, settings.neuron_ls), settings.logical_core_size)
-    return PollingDriver(look, partial(links, roots))
+    return PollingDriver(look, partial(links, roots), load=partial(load, roots))
+
+
+def load(paths: HostPaths, devices: Sequence[Device]) -> Mapping[str, DeviceLoad]:
+    """The memory that the driver has given out for each core. How busy they are is told to the runtime's process only.
+
+    A device of which a core does not tell is left out, as with drivers that have the file elsewhere.
+    """
+    told = {}
+    for device in devices:
+        files = list((paths.sysfs / f"devices/virtual/neuron_device/neuron{device.index}").glob(IN_USE))
+        amounts = [amount for file in files if (amount := pci.number(file)) is not None]
+        if files and len(amounts) == len(files):
+            told[device.uuid] = DeviceLoad(memory_used=sum(amounts))
+    return told
 
 
 def links(paths: HostPaths, devices: Sequence[Device]) -> Links:

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from hami_plugin.model.machine import Machine, MachineDevice
-from hami_plugin.simulation.boards import SimulatedBoard, rewritten, without
-from hami_plugin.simulation.tools import Tool, ToolState
+from hami_plugin.simulation.boards import MachineFiles, SimulatedBoard, rewritten, without
+from hami_plugin.simulation.tools import LOAD, Tool, ToolState
 from hami_plugin.simulation.trees import Files, Symlink, attributes
-from vendors.awsneuron.driver import NEURONS
+from vendors.awsneuron.driver import IN_USE, NEURONS
 
 IDS = {"Inferentia": "7064", "Inferentia2": "7264", "Trainium1": "7164", "Trainium2": "7364"}
 
@@ -23,6 +23,16 @@ def _counter(name: str) -> str:
     return f"stats/hardware/{name}_ecc_uncorrected"
 
 
+def _in_use(core: int) -> str:
+    return IN_USE.replace("*", str(core))
+
+
+def _loaded(machine_files: MachineFiles, one: MachineDevice, value: int | str) -> None:
+    """``37:1024``: so many MiB in use, all by its first core. What is busy nobody tells."""
+    used = int(str(value).partition(":")[2]) << 20
+    machine_files.tree.write(f"{_folder(one)}/{_in_use(0)}", f"{used}\n")
+
+
 def _own(machine: Machine, one: MachineDevice) -> Files:
     folder, extra = _folder(one), one.extra
     facts = {"arch_type": extra["arch_type"], "device_name": one.model, "instance_type": machine.extra["instance_type"]}
@@ -33,6 +43,7 @@ def _own(machine: Machine, one: MachineDevice) -> Files:
         f"{folder}/info/serial_number": f"{0x1A2B3C4D0000 + one.index:016x}\n",
         **attributes(f"{folder}/info/architecture", facts),
         **attributes(folder, {_counter("mem"): 0, _counter("sram"): 0}),
+        **attributes(folder, {_in_use(core): 0 for core in range(int(extra["physical_core_count"]))}),
         f"sys/class/neuron_device/neuron{one.index}": Symlink(folder),
         f"dev/neuron{one.index}": "",
     }
@@ -63,6 +74,7 @@ simulate = SimulatedBoard(
     own=_own,
     tool=Tool(path="bin/neuron-ls", setting="neuronLs", says=_says, garbled="[{"),
     faults={
+        LOAD: _loaded,
         "ecc": rewritten(lambda one: f"{_folder(one)}/{_counter('mem')}", lambda value: f"{value or 1}\n"),
         "sram-ecc": rewritten(lambda one: f"{_folder(one)}/{_counter('sram')}", lambda value: f"{value or 1}\n"),
         "garbled": rewritten(lambda one: f"{_folder(one)}/core_count", lambda value: str(value or "many")),
