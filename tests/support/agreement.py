@@ -145,7 +145,7 @@ class Trial:
                 made = self.daemon._allocator(family, units, own)
                 if own.value.devices:
                     self.allocators[made.resource] = made
-                    self.kubelet.listed(made.resource, made.offers())
+                    self.kubelet.listed(made.resource, made.offers.value)
                     questions.append(question_of(family, units))
         self.daemon.settlement.questions = questions
         self.daemon.reaper._questions = questions
