@@ -22,7 +22,7 @@ from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.node_status.annotations import Style, wanted_annotations
 from hami_plugin.protocol import keys
-from hami_plugin.protocol.decisions import DecidedShare, claims, decode_devices, pending
+from hami_plugin.protocol.decisions import DecidedShare, claims, decode_devices
 from hami_plugin.protocol.refusals import Refuses, all_served
 from hami_plugin.protocol.scores import decode_scores
 from hami_plugin.scheduler.engine.fit import PodFit, fit_pod
@@ -369,7 +369,7 @@ async def recorded(sim: SimulatedNode, placed: PodView) -> None:
     def done() -> bool:
         annotations = sim.api.pod(placed.namespace, placed.name)["metadata"]["annotations"]
         left = decode_devices(annotations.get(sim.family.rules.annotations.to_allocate, ""))
-        return annotations[keys.BIND_PHASE] == keys.PHASE_SUCCESS and not pending(left)
+        return annotations[keys.BIND_PHASE] == keys.PHASE_SUCCESS and not any(left)
 
     await sim.until(done, f"the settlement of pod {placed.key}")
     await unlocked(sim)

@@ -36,16 +36,6 @@ def encode_devices(pieces: Sequence[Piece]) -> str:
     return "".join("".join(_device(grant) for grant in piece) + ";" for piece in pieces)
 
 
-def pending(pieces: Sequence[Piece]) -> bool:
-    """Whether any container still waits for its devices."""
-    return any(pieces)
-
-
-def first_pending(pieces: Sequence[Piece]) -> int | None:
-    """The position of the container that is served next."""
-    return next((position for position, piece in enumerate(pieces) if piece), None)
-
-
 def erase(text: str, position: int) -> str:
     """The text without the devices of one container. Everything else stays, character for character.
 

@@ -9,7 +9,7 @@ from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
 from hami_plugin.demo.node import NODE, SimulatedNode
 from hami_plugin.model.views import ContainerView, PodView, pod_view
 from hami_plugin.protocol import keys
-from hami_plugin.protocol.decisions import decode_devices, pending
+from hami_plugin.protocol.decisions import decode_devices
 
 
 def grants_of(stage: SimulatedNode, pod: PodView, container: ContainerView):
@@ -52,7 +52,7 @@ def annotation(stage: SimulatedNode, key: str) -> str:
 def recorded(stage: SimulatedNode, pod: PodView) -> bool:
     """Whether a pod says that it has all its devices, and the node says that it is done with it."""
     now = pod_view(stage.api.pod(pod.namespace, pod.name))
-    left = pending(decode_devices(now.annotations[stage.family.rules.annotations.to_allocate]))
+    left = any(decode_devices(now.annotations[stage.family.rules.annotations.to_allocate]))
     return now.annotations.get(keys.BIND_PHASE) == keys.PHASE_SUCCESS and not left
 
 

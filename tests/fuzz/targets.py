@@ -139,7 +139,7 @@ def wire_pods(data: bytes) -> None:
     except WireError:
         return
     assert pods.decode_devices(pods.encode_devices(pieces)) == (*pieces, ())
-    position = pods.first_pending(pieces)
+    position = next((position for position, piece in enumerate(pieces) if piece), None)
     if position is not None:
         pods.decode_devices(pods.erase(text(data), position))
 
