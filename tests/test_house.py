@@ -3,12 +3,14 @@
 import ast
 import re
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from hami_plugin.sdk import load_vendor, vendor_names
+from tools.house import House
 
 ROOT = Path(__file__).parents[1]
 GENERATED = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py")
@@ -39,6 +41,13 @@ def test_no_vendor_is_named_outside_its_own_folder(vendor):
     ]
 
     assert named == []
+
+
+def test_no_modules_import_each_other_in_a_circle_not_even_for_types():
+    try:
+        TopologicalSorter(House(ROOT).imported()).prepare()
+    except CycleError as error:
+        pytest.fail(" <- ".join(error.args[1]))
 
 
 def test_every_module_says_what_it_is_in_its_first_line():

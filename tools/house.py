@@ -157,14 +157,21 @@ class House:
             **{f"lines: {room}": lines for room, lines in self._rooms().items()},
         }
 
+    def imported(self) -> Mapping[str, frozenset[str]]:
+        """Of each module the others that it imports, also those of which it imports types alone."""
+        found: dict[str, frozenset[str]] = {}
+        for module in self.modules.values():
+            pairs = [(f"{origin}.{name}", origin) for origin, name in module.imports()]
+            targets = (whole if whole in self.modules else origin for whole, origin in pairs)
+            found[module.name] = frozenset(one for one in targets if one in self.modules and one != module.name)
+        return found
+
     def _single_importers(self) -> list[tuple[Module, Module]]:
         """Modules with a single importer, and the importer."""
         importers: defaultdict[str, set[str]] = defaultdict(set)
-        for module in self.modules.values():
-            for origin, name in module.imports():
-                target = f"{origin}.{name}" if f"{origin}.{name}" in self.modules else origin
-                if target in self.modules and target != module.name:
-                    importers[target].add(module.name)
+        for name, targets in self.imported().items():
+            for target in targets:
+                importers[target].add(name)
         return [(self.modules[one], self.modules[by]) for one, (by, *more) in importers.items() if not more]
 
     def _named(self) -> set[str]:
