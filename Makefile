@@ -93,7 +93,7 @@ docs: $(DOCS_STAMP) ## Build the documentation as a site, and check its links
 commits: setup ## Check the subjects of the commits since BASE was left (BASE=main)
 	@$(BIN)/python tools/commits.py $(or $(BASE),main)
 
-e2e: setup ## As root: a pod's whole life on a real node (KUBERNETES=1.34 or 1.20: not the newest; REQUIRE_ALL=1: never skip)
+e2e: setup ## As root: a pod's whole life on a real node (KUBERNETES=1.34, 1.34-gates or 1.20: not the newest; REQUIRE_ALL=1: never skip)
 	@$(BIN)/python -m tests.realnode.install
 	$(BIN)/python -m pytest tests/realnode
 

@@ -27,7 +27,8 @@ WORKERS = ("containerd", "kubelet")
 def commands(kubernetes: Kubernetes, place: Place = FIRST) -> Mapping[str, Sequence[str]]:
     """The command line of each server, in the order in which they may start; ``WORKERS`` on other nodes."""
     controllers = CONTROLLERS if kubernetes.is_debians else (*CONTROLLERS, *NEWER_CONTROLLERS)
-    more = _OLD if kubernetes.is_debians else _NEW
+    more = _OLD if kubernetes.is_debians else dict.fromkeys(_OLD, kubernetes.switches)
+    taint_rules = ("--runtime-config=resource.k8s.io/v1alpha3=true",) if kubernetes.gates else ()  # others watch them
     return {
         "etcd": ("etcd", "--data-dir=/var/lib/etcd", "--unsafe-no-fsync"),
         "containerd": ("containerd", "--config=/etc/containerd/config.toml"),
@@ -43,6 +44,7 @@ def commands(kubernetes: Kubernetes, place: Place = FIRST) -> Mapping[str, Seque
             "--enable-aggregator-routing=true",  # it finds webhooks by their pods' addresses: no kube-proxy runs here
             *(f"--kubelet-client-certificate={KEYS}/client.crt", f"--kubelet-client-key={KEYS}/client.key"),
             *more["apiserver"],
+            *taint_rules,
         ),
         "scheduler": (
             *("/programs/kube-scheduler", f"--kubeconfig={KEYS}/scheduler.kubeconfig", "--leader-elect=false"),
@@ -70,4 +72,3 @@ _OLD = {
         *(f"--image-service-endpoint={RUNTIME}", f"--pod-infra-container-image={image.PLAIN}"),
     ),
 }
-_NEW: Mapping[str, Sequence[str]] = {"apiserver": (), "scheduler": (), "controllers": (), "kubelet": ()}

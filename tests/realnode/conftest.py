@@ -23,19 +23,26 @@ LAST = ("o", "z")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "case(letter, title): which case of the table a test belongs to")
-    config.addinivalue_line("markers", "since(minor): older Kubernetes do not have what the test shows")
+    config.addinivalue_line(
+        "markers", "since(minor, gates=True): what older Kubernetes do not have, or not even with gates"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """In the order of the cases' letters, but for the ``LAST``."""
     try:
-        minor = versions.chosen().minor
+        chosen = versions.chosen()
     except LackingError as error:
         raise pytest.UsageError(str(error)) from error
-    ahead = [item for item in items if (since := item.get_closest_marker("since")) and since.args[0] > minor]
+    ahead = [item for item in items if any(_is_ahead(since, chosen) for since in item.iter_markers("since"))]
     config.hook.pytest_deselected(items=ahead)
     items[:] = [item for item in items if item not in ahead]
     items.sort(key=_place)
+
+
+def _is_ahead(since: pytest.Mark, chosen: versions.Kubernetes) -> bool:
+    newest = chosen.as_new_as if since.kwargs.get("gates", True) else chosen.minor
+    return bool(since.args[0] > newest)
 
 
 def _place(item: pytest.Item) -> tuple[bool, str]:
@@ -144,7 +151,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
 def pytest_terminal_summary(terminalreporter) -> None:
     if not _times:
         return
-    terminalreporter.section(f"cases on a real node of Kubernetes {versions.chosen().version[1:]}")
+    chosen = versions.chosen()
+    with_gates = f", {', '.join(chosen.gates)}" if chosen.gates else ""
+    terminalreporter.section(f"cases on a real node of Kubernetes {chosen.version[1:]}{with_gates}")
     for (letter, title), runs in sorted(_times.items(), key=lambda one: (one[0][0] in LAST, one[0])):
         outcomes = {outcome for _, outcome in runs}
         outcome = "failed" if "failed" in outcomes else "ok" if outcomes == {"passed"} else "skipped"

@@ -103,7 +103,7 @@ def _of_modules(folder: Path, kubernetes: Kubernetes, say: Say) -> tuple[Path, M
     tree = Tree(packages=NEWER_PACKAGES).kept_in(folder / "newer-node", say)
     machine = {}
     libraries = Tree(packages=LIBRARIES).kept_in(folder / "libraries", say)
-    servers = modules.KUBERNETES.pinned(kubernetes.name)
+    servers = modules.KUBERNETES.pinned(f"1.{kubernetes.minor}")
     for pinned, seen in ((CONTAINERD, RUNTIME), (RUNC, STARTER), (servers, PROGRAMS)):
         machine[pinned.kept_in(folder, say, libraries)] = seen
         say(f"{pinned.product.name} {pinned.version}: building it took {pinned.took(folder)}")

@@ -10,6 +10,7 @@ from tests.charts.stand_in import kubeconfig
 from tests.realnode.api import ADMIN
 from tests.realnode.ground import KEYS
 from tests.realnode.node import Node
+from tests.realnode.versions import Kubernetes
 from tests.runtimes import project_image
 from tools.debian.commands import tool
 
@@ -48,6 +49,16 @@ def values(
     }
 
 
+def switched_on(given: Mapping[str, Any], kubernetes: Kubernetes) -> Mapping[str, Any]:
+    """The values, with the cluster's feature gates for the chart's own kube-scheduler, too."""
+    if not kubernetes.switches:
+        return given
+    scheduler = given.get("scheduler", {})
+    own = scheduler.get("kubeScheduler", {})
+    arguments = [*own.get("extraArgs", ()), *kubernetes.switches]
+    return {**given, "scheduler": {**scheduler, "kubeScheduler": {**own, "extraArgs": arguments}}}
+
+
 def clean(node: Node, *arguments: str) -> tuple[int, str]:
     """Run `hami-plugin node clean` out of the project's image, as an administrator; return status and words."""
     (image,) = [name for name in node.run("ctr", NAMESPACE_OF_PODS, "images", "ls", "-q").split() if IMAGE in name]
@@ -76,7 +87,9 @@ class Release:
         """`helm uninstall`, and wait until all is gone."""
         self._run({"verb": "uninstall"})
 
-    def _run(self, step: Mapping[str, Any]) -> str:
+    def _run(self, step: dict[str, Any]) -> str:
+        if "values" in step:
+            step["values"] = switched_on(step["values"], self.node.kubernetes)
         authority = self.node.path(f"{KEYS}/ca.crt").read_bytes()
         config = kubeconfig("https://127.0.0.1:443", authority=authority, token=ADMIN)
         (answer,) = helm.run([step], config, NAME, entering=self._entering(), storage="secret")

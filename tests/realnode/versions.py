@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.realnode import build
@@ -19,22 +19,43 @@ RESTARTS = 35
 """The same: a kubelet may be told to start containers that fail again soon."""
 CLAIMS, CONSUMABLE = 34, 36
 """The same: an API server has resource.k8s.io/v1, and several claims may have parts of one device."""
+COUNTERS_APART, SHARES_TOLD = 35, 35
+"""Whatever their gates, older ones have counters in the slices of their devices, and do not tell the shares of devices
+by PodResources.
+"""
+GATES = (
+    *("DRAConsumableCapacity", "DRAPartitionableDevices", "DRADeviceTaints", "DRAExtendedResource"),
+    "ResourceHealthStatus",
+)
+"""What is on since 1.36, and may be switched on where there are ``CLAIMS``."""
+SWITCHED_ON = "-gates"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kubernetes:
-    """``version`` as in ``v1.37.2``."""
+    """``version`` as in ``v1.37.2``. ``gates`` are switched on for all of its servers."""
 
     version: str
+    gates: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """As in ``1.37``, which is how it is chosen."""
-        return f"1.{self.minor}"
+        """As in ``1.37``, which is how it is chosen; as in ``1.34-gates`` with the gates on."""
+        return f"1.{self.minor}{SWITCHED_ON if self.gates else ''}"
 
     @property
     def minor(self) -> int:
         return int(self.version.split(".")[1])
+
+    @property
+    def as_new_as(self) -> int:
+        """The minor version whose functions it has, with its gates."""
+        return max(self.minor, CONSUMABLE) if self.gates else self.minor
+
+    @property
+    def switches(self) -> tuple[str, ...]:
+        """What each of its servers is told beside all else."""
+        return (f"--feature-gates={','.join(f'{gate}=true' for gate in self.gates)}",) if self.gates else ()
 
     @property
     def quick_restarts(self) -> Mapping[str, Any]:
@@ -58,8 +79,9 @@ DEBIANS = Kubernetes(version=build.VERSION)
 
 def known() -> Mapping[str, Kubernetes]:
     """Those that can be chosen by their names, the oldest first."""
-    pinned = (Kubernetes(version=KUBERNETES.pinned(minor).version) for minor in KUBERNETES.minors())
-    return {one.name: one for one in (DEBIANS, *pinned)}
+    pinned = [Kubernetes(version=KUBERNETES.pinned(minor).version) for minor in KUBERNETES.minors()]
+    switched_on = [replace(one, gates=GATES) for one in pinned if CLAIMS <= one.minor < CONSUMABLE]
+    return {one.name: one for one in (DEBIANS, *pinned, *switched_on)}
 
 
 def chosen() -> Kubernetes:

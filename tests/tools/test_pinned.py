@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.realnode import modules, pin, versions
+from tests.realnode import modules, pin, release, versions
 from tests.realnode.commands import commands
 from tests.realnode.modules import CONTAINERD, KUBERNETES, RUNC, Product
 from tests.realnode.versions import DEBIANS, Kubernetes
@@ -107,6 +107,27 @@ def test_a_pinned_kubernetes_is_chosen_by_its_minor_version(monkeypatch: pytest.
 
     assert versions.chosen() == Kubernetes(version=KUBERNETES.pinned(minor).version)
     assert not versions.chosen().is_debians
+
+
+def test_an_older_kubernetes_is_chosen_with_the_gates_that_newer_ones_have_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(versions.VARIABLE, "1.34-gates")
+
+    chosen = versions.chosen()
+
+    assert (chosen.minor, chosen.as_new_as) == (34, versions.CONSUMABLE)
+    told = f"--feature-gates={','.join(f'{gate}=true' for gate in versions.GATES)}"
+    servers = {name for name, command in commands(chosen).items() if told in command}
+    assert servers == {"apiserver", "scheduler", "controllers", "kubelet"}
+    values = release.switched_on({"scheduler": {"kubeScheduler": {"extraArgs": ["--v=2"]}}}, chosen)
+    assert values["scheduler"]["kubeScheduler"]["extraArgs"] == ["--v=2", told]
+
+
+def test_without_that_choice_nothing_is_switched() -> None:
+    (plain,) = (one for one in versions.known().values() if one.name == "1.34")
+
+    assert plain.as_new_as == 34
+    assert not [argument for command in commands(plain).values() for argument in command if "feature-gates" in argument]
+    assert release.switched_on({"scheduler": {}}, plain) == {"scheduler": {}}
 
 
 def test_an_unknown_kubernetes_is_refused_with_those_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
