@@ -27,6 +27,7 @@ from hami_plugin.dra.slices import (
     Writes,
     alike,
     devices,
+    fit_together,
     grouped,
     normal,
     offered,
@@ -154,6 +155,7 @@ class SlicePublisher:
         self._sets = sets
         self._cut = {} if cut is None else cut
         self._uncounted = ""
+        self._together = False
         self._thread = WorkThread(f"sets of {driver}")
         self._linked: dict[int, tuple[Links, tuple[str, ...], tuple[LinkedSet, ...]]] = {}
         self._offers: dict[int, tuple[Snapshot, tuple[Offered, ...]]] = {}
@@ -213,7 +215,10 @@ class SlicePublisher:
             return
         place = Pool(driver=self.driver, node=self._node_name, node_uid=node.uid)
         wanted = await self._wanted()
-        todo = writes(place, wanted, self._slices.of(self.driver), self._same)
+        if self._together and (why := fit_together(wanted)):
+            self._keeps_no_counters(why)
+            wanted = await self._wanted()
+        todo = writes(place, wanted, self._slices.of(self.driver), self._same, together=self._together)
         if todo:
             await self._carry_out(todo)
             log.info(
@@ -308,7 +313,7 @@ class SlicePublisher:
         return known[2]
 
     async def _carry_out(self, todo: Writes) -> None:
-        """Write, until the API server is seen to keep no counters: nothing that consumes them may follow then."""
+        """Write, until the API server is seen to keep no counters, or in another way: what follows is another then."""
         for one in todo.deletes:
             try:
                 await self._cluster.delete_slice(one.name, uid=one.uid)
@@ -319,18 +324,23 @@ class SlicePublisher:
             self._dropped.pop(one.name, None)
             self._observer.slice_write(self.driver, "delete")
         for verb, document in (*(("update", one) for one in todo.updates), *(("create", one) for one in todo.creates)):
-            if self._uncounted and (_counters(document) or _consuming(document)):
-                self._wake.set()
-                return
+            before = self._uncounted, self._together
             await self._put(verb, document)
+            if before != (self._uncounted, self._together):
+                return
 
     async def _put(self, verb: str, document: Json) -> None:
         write = self._cluster.update_slice if verb == "update" else self._cluster.create_slice
         try:
             answer = await write(document)
         except ClusterError as error:
-            if error.status == HTTPStatus.UNPROCESSABLE_ENTITY and _counters(document):
-                self._keeps_no_counters(str(error))  # Kubernetes 1.34 has them in the slice of their devices
+            if error.status == HTTPStatus.UNPROCESSABLE_ENTITY and (_counters(document) or _consuming(document)):
+                if self._together:
+                    self._keeps_no_counters(str(error))
+                else:
+                    log.info("counters go into the slices of their devices", driver=self.driver, why=str(error))
+                    self._together = True  # as Kubernetes 1.34 wants it
+                    self._wake.set()
                 return
             if error.not_found or error.conflict:  # the watch will say what is there now; there may be no event more
                 self._slices.gone(slice_view(document))
@@ -345,6 +355,7 @@ class SlicePublisher:
             f"on) and restart the daemon"
         )
         log.warning("counters of slices dropped", driver=self.driver, why=why)
+        self._wake.set()
         self._events.node("ResourceSliceFieldsDropped", self._uncounted)
 
     def _took(self, document: Json, answer: Json) -> None:

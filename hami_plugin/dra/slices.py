@@ -32,6 +32,8 @@ MAX_DEVICES = 64
 """In a slice. 128 are allowed, but not of devices that have taints or counters."""
 MAX_COUNTER_SETS = 8
 """In a slice, which has nothing else then."""
+MAX_DEVICES_TOGETHER, MAX_COUNTERS_TOGETHER = 128, 32
+"""In a slice that has counters and the devices that consume them, as Kubernetes wants it before 1.35."""
 MAX_LABEL, MAX_TEXT = 63, 64
 MOST_CORES = 100
 """Percent of one card, beyond which no container may ask, however many cores are offered of it."""
@@ -334,18 +336,18 @@ def writes(
     wanted: PoolContents,
     there: Mapping[str, PublishedSlice],
     same: Callable[[Json, Json], bool] | None = None,
+    *,
+    together: bool = False,
 ) -> Writes:
     """What makes ``there``, by name, the slices of what is ``wanted``; nothing where they are already.
 
     One slice may change within its generation. Readers take a pool of several for whole once all have the newest.
     Counters are in slices of their own, and the first: a server that keeps none is found out before it has a device
-    that consumes them. ``same`` may take more documents for equal than are.
+    that consumes them. ``together``: they are with these devices, if ``fit_together`` says nothing against it. ``same``
+    may take more documents for equal than are.
     """
     equal = same or alike
-    chunks = [
-        *({"sharedCounters": some} for some in _chunks(wanted.counters, MAX_COUNTER_SETS) if some),
-        *({"devices": some} for some in _chunks(wanted.devices, MAX_DEVICES)),
-    ]
+    chunks = list(_together(wanted) if together else _apart(wanted))
     now = max((one.generation for one in there.values()), default=0)
 
     def documents(generation: int) -> dict[str, dict[str, Any]]:
@@ -361,6 +363,51 @@ def writes(
         updates=tuple(_over(listed[name], there[name]) for name in changed),
         creates=tuple(one for name, one in listed.items() if name not in there),
     )
+
+
+def _apart(wanted: PoolContents) -> Iterator[dict[str, list[dict[str, Any]]]]:
+    yield from ({"sharedCounters": some} for some in _chunks(wanted.counters, MAX_COUNTER_SETS) if some)
+    yield from ({"devices": some} for some in _chunks(wanted.devices, MAX_DEVICES))
+
+
+def _together(wanted: PoolContents) -> Iterator[dict[str, list[dict[str, Any]]]]:
+    """Each counter set with all devices that consume it, then those that consume none. The order of the devices holds
+    within a slice.
+    """
+    alone = [one for one in wanted.devices if not one.get("consumesCounters")]
+    counters, devices = list[dict[str, Any]](), list[dict[str, Any]]()
+    for one in wanted.counters:
+        own = _consumers(wanted, one)
+        every = sum(len(each["counters"]) for each in (*counters, one))
+        if counters and (every > MAX_COUNTERS_TOGETHER or len(devices) + len(own) > MAX_DEVICES_TOGETHER):
+            yield {"sharedCounters": counters, "devices": devices}
+            counters, devices = [], []
+        counters.append(dict(one))
+        devices += own
+    if counters:
+        yield {"sharedCounters": counters, "devices": devices}
+    if alone or not counters:
+        yield from ({"devices": some} for some in _chunks(alone, MAX_DEVICES))
+
+
+def _consumers(wanted: PoolContents, counters: Json) -> list[dict[str, Any]]:
+    """The devices that consume a counter set before any other."""
+    return [
+        dict(one)
+        for one in wanted.devices
+        if one.get("consumesCounters") and one["consumesCounters"][0]["counterSet"] == counters["name"]
+    ]
+
+
+def fit_together(wanted: PoolContents) -> str:
+    """Why no slice can have a counter set and all devices that consume it; empty where each can."""
+    for one in wanted.counters:
+        count, own = len(one["counters"]), len(_consumers(wanted, one))
+        if count > MAX_COUNTERS_TOGETHER or own > MAX_DEVICES_TOGETHER:
+            return f"{count} counters of {own} devices do not fit into one slice"
+    if any(len(one.get("consumesCounters") or ()) > 1 for one in wanted.devices):
+        return "a device consumes counters of two slices"
+    return ""
 
 
 def _chunks(every: Sequence[Json], most: int) -> Iterator[list[dict[str, Any]]]:

@@ -200,12 +200,12 @@ class ObjectStore:
     """All objects. Stored objects are never changed in place, so they can be shared.
 
     ``shares`` is whether the server has the feature gate DRAConsumableCapacity on, ``counters`` the gate
-    DRAPartitionableDevices.
+    DRAPartitionableDevices. ``apart``: it wants counters in slices of their own, as Kubernetes does since 1.35.
     """
 
     def __init__(self) -> None:
         self.version = Watched(1)
-        self.shares = self.counters = True
+        self.shares = self.counters = self.apart = True
         self._objects: dict[str, dict[Key, Object]] = {plural: {} for plural in RESOURCES}
         self._history: list[ObjectChange] = []
         self._compacted = 0
@@ -240,7 +240,10 @@ class ObjectStore:
         return self._store(resource.plural, (namespace, name), None, self._kept(item)) if keep else item
 
     def _kept(self, item: Object) -> Object:
-        return kept(item, shares=self.shares, counters=self.counters)
+        found: Object = kept(item, shares=self.shares, counters=self.counters)
+        if item["kind"] == "ResourceSlice" and (why := misplaced(found, apart=self.apart)):
+            raise StatusError(422, "Invalid", f'ResourceSlice "{item["metadata"]["name"]}" is invalid: {why}')
+        return found
 
     def replace(self, key: tuple[str, str, str], manifest: Mapping[str, Any]) -> Object:
         """Put ``manifest`` in place of (resource, namespace, name), if it is of the present version."""
@@ -335,6 +338,19 @@ class ObjectStore:
             self._compacted = self._history[HISTORY // 2].version
             del self._history[: HISTORY // 2 + 1]
         self.version.set(version)
+
+
+def misplaced(item: Object, *, apart: bool) -> str:
+    """What a server has against where a slice's counters are; empty where nothing."""
+    counters = {one["name"] for one in item["spec"].get("sharedCounters") or ()}
+    devices = item["spec"].get("devices") or ()
+    if apart:
+        return (
+            "spec: Invalid value: only one of `sharedCounters` or `devices` is allowed" if counters and devices else ""
+        )
+    consumed = {one["counterSet"] for device in devices for one in device.get("consumesCounters") or ()}
+    unknown = sorted(consumed - counters)
+    return f'spec.devices: Invalid value: "{unknown[0]}": must reference a counterSet of the slice' if unknown else ""
 
 
 _MEBIBYTES = re.compile(r"([0-9]{1,15})Mi")

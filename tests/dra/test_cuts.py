@@ -7,14 +7,14 @@ import pytest
 
 from hami_plugin.dra.claims import PreparedShare, excess
 from hami_plugin.dra.cuts import MAX_COUNTERS, CardProfiles, cuts, left_beside, overlap, pool
-from hami_plugin.dra.slices import Pool, Taints, device_name, offered, writes
+from hami_plugin.dra.slices import MAX_COUNTERS_TOGETHER, Pool, Taints, device_name, fit_together, offered, writes
 from hami_plugin.model.device import Health
 from hami_plugin.model.placement import Grant
 from hami_plugin.partitions.life import Entry, State, free_places, placeable
 from hami_plugin.sdk.partitions import NOWHERE, Placement, Profile, Sized
 from hami_plugin.simulation.allocation import UnschedulableError, allocate, deallocate
 from hami_plugin.simulation.apiserver import SimulatedApiServer
-from hami_plugin.simulation.objects import RESOURCES
+from hami_plugin.simulation.objects import RESOURCES, misplaced
 from tests.support.builders import FAMILY, snapshot, uuid
 
 DRIVER, NODE = "toy.hami.io", "node-a"
@@ -177,6 +177,23 @@ def test_only_allowed_profiles_are_devices_and_names_are_labels_of_their_own():
     contents = pool(every)
     assert all(len(one["counters"]) <= MAX_COUNTERS for one in contents.counters)
     assert all(len(one["consumesCounters"]) == 1 for one in contents.devices)
+
+
+def test_a_card_with_its_counters_is_in_one_slice_where_the_server_wants_that_and_an_order_holds_in_each():
+    contents = pool(cards(8))
+    assert not fit_together(contents)
+
+    slices = writes(Pool(driver="toy.hami.io", node="n", node_uid="u"), contents, {}, together=True).creates
+
+    assert 1 < len(slices) < 8
+    assert [misplaced(one, apart=False) for one in slices] == [""] * len(slices)
+    counts = [sum(len(each["counters"]) for each in one["spec"]["sharedCounters"]) for one in slices]
+    assert max(counts) <= MAX_COUNTERS_TOGETHER
+    found = [each["name"] for one in slices for each in one["spec"]["devices"]]
+    assert sorted(found) == sorted(one["name"] for one in contents.devices)
+    card = next(iter(slices))["spec"]["sharedCounters"][0]["name"]
+    own = [one for one in contents.devices if one["consumesCounters"][0]["counterSet"] == card]
+    assert [name for name in found if name in {one["name"] for one in own}] == [one["name"] for one in own]
 
 
 def held(cut, device="d"):

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from hami_plugin.dra.publisher import NodeSlices, SlicePublisher
-from hami_plugin.dra.slices import Taints, device_name, slice_view
+from hami_plugin.dra.slices import PoolContents, Taints, device_name, slice_view
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.model.views import NodeView
@@ -15,7 +15,7 @@ from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode
 from hami_plugin.process.aio import Backoff, Watched
-from hami_plugin.simulation.objects import kept
+from hami_plugin.simulation.objects import kept, misplaced
 from tests.support.builders import FAMILY, NODE, snapshot, uuid
 from tests.support.cluster import FakeCluster
 
@@ -57,7 +57,9 @@ class Api:
         self._slices.feed.update(slice_view(self._stored(document)))
 
     def names(self):
-        return [device["name"] for _name, one in sorted(self.there.items()) for device in one["spec"]["devices"]]
+        return [
+            device["name"] for _name, one in sorted(self.there.items()) for device in one["spec"].get("devices", ())
+        ]
 
     def devices(self):
         return [device for _name, one in sorted(self.there.items()) for device in one["spec"]["devices"]]
@@ -254,3 +256,50 @@ async def test_a_server_that_drops_taints_has_unwell_devices_left_out():
         stage.api.edit = without
         stage.api.wipe()
         await stage.until(lambda: stage.api.names() == names(0))
+
+
+class Counting(Stage):
+    """The devices consume counters of one set. ``refused`` says what the server has against a slice."""
+
+    def __init__(self, refused):
+        super().__init__()
+        self.api.edit = lambda document: self._refuse(refused, document)
+        self.publisher._wanted = self._pool
+
+    async def _pool(self):
+        consumed = [{"counterSet": "cards", "counters": {"a": {"value": "1"}}}]
+        if self.publisher._uncounted:
+            return PoolContents(devices=[{"name": "a"}])
+        both = [{"name": name, "consumesCounters": consumed} for name in ("a", "b")]
+        return PoolContents(devices=both, counters=[{"name": "cards", "counters": {"a": {"value": "1"}}}])
+
+    def _refuse(self, refused, document):
+        if why := refused(document):
+            raise ClusterError(why, status=422)
+        return document
+
+
+@pytest.mark.parametrize(
+    ("refused", "slices", "devices"),
+    [
+        (lambda document: misplaced(document, apart=True), 2, ["a", "b"]),
+        (lambda document: misplaced(document, apart=False), 1, ["a", "b"]),
+        (lambda document: "no counters here" if "sharedCounters" in document["spec"] else "", 1, ["a"]),
+    ],
+    ids=["apart", "together", "neither"],
+)
+async def test_counters_are_where_the_server_wants_them(refused, slices, devices):
+    stage = Counting(refused)
+    task = asyncio.create_task(stage.publisher.run())
+    stage.known()
+    try:
+        await stage.until(lambda: len(stage.api.there) == slices and stage.api.names() == devices)
+        await stage.settled()
+        writes = stage.api.writes
+        stage.publisher.look()
+        await stage.settled()
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+    assert stage.api.writes == writes
+    assert ("ResourceSliceFieldsDropped" in stage.reasons()) == (devices == ["a"])

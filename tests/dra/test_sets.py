@@ -7,13 +7,21 @@ from random import Random
 import pytest
 
 from hami_plugin.dra.sets import MAX_SETS, Counted, linked_sets, may_be_sets, members_of, pool
-from hami_plugin.dra.slices import Pool, Taints, device_name, offered, writes
+from hami_plugin.dra.slices import (
+    MAX_DEVICES_TOGETHER,
+    Pool,
+    Taints,
+    device_name,
+    fit_together,
+    offered,
+    writes,
+)
 from hami_plugin.model.device import Health
 from hami_plugin.model.links import Link, Links
 from hami_plugin.scheduler.engine.topology import choose
 from hami_plugin.simulation.allocation import UnschedulableError, allocate, deallocate
 from hami_plugin.simulation.apiserver import SimulatedApiServer
-from hami_plugin.simulation.objects import RESOURCES
+from hami_plugin.simulation.objects import RESOURCES, misplaced
 from tests.support.builders import FAMILY, snapshot, uuid
 from tests.support.machines import cases, found
 from tests.support.scale import spread
@@ -153,6 +161,13 @@ def test_sets_are_within_the_servers_limits_on(case, tmp_path):
     assert all(len(one["spec"].get("devices", ())) <= 64 for one in slices)
     assert all(("devices" in one["spec"]) != ("sharedCounters" in one["spec"]) for one in slices)
     assert "sharedCounters" in slices[0]["spec"]
+    if fit_together(wanted):
+        assert len(wanted.devices) > MAX_DEVICES_TOGETHER
+        return
+    beside = writes(PLACE, wanted, {}, together=True).creates
+    assert [misplaced(one, apart=False) for one in beside] == [""] * len(beside)
+    assert [each["name"] for one in beside for each in one["spec"]["devices"]] == names
+    assert all(len(one["spec"]["devices"]) <= MAX_DEVICES_TOGETHER for one in beside)
 
 
 def boards(count, size=4, near=100, **unwell):

@@ -143,3 +143,18 @@ async def test_a_server_that_keeps_no_counters_has_no_partition_and_the_daemon_i
         lambda: any("DRAPartitionableDevices" in one["message"] for one in stage.api.events()), "the Event", GUARD_S
     )
     assert stage.published() == []
+
+
+@pytest.mark.full
+async def test_a_server_that_wants_counters_beside_their_devices_has_partitions_too(stage):
+    """As Kubernetes 1.34 does, with its gate on."""
+    stage.api.store.apart = False
+    await stage.start()
+
+    pod = stage.place("small", request=asking("1g.5gb"))
+    await stage.kubelet.prepare(pod)
+    assert len(there(stage)) == 1
+    assert all(one["spec"]["sharedCounters"] and one["spec"]["devices"] for one in stage.api.slices())
+    await stage.kubelet.unprepare(pod)
+    stage.end(pod)
+    await nothing_left(stage)

@@ -121,3 +121,18 @@ async def test_a_server_that_keeps_no_counters_has_cards_in_groups_and_is_told_o
     pod = stage.place("small", memory="3000Mi")
     await stage.kubelet.prepare(pod)
     assert len(given(stage, pod)) == 1
+
+
+@pytest.mark.full
+async def test_a_server_that_wants_counters_beside_their_devices_has_them_all_in_one_slice(stage):
+    """As Kubernetes 1.34 does, with its gate on."""
+    stage.api.store.apart = False
+    await stage.start()
+
+    await stage.node.until(lambda: len(stage.published()) == 4 + 6 + 1, "all sets", GUARD_S)
+    (one,) = stage.api.slices()
+    assert len(one["spec"]["sharedCounters"]) == 1
+    pod = stage.place("pair", request=asking(2))
+    await stage.kubelet.prepare(pod)
+    assert len(given(stage, pod)) == 2
+    assert not any(event["reason"] == "ResourceSliceFieldsDropped" for event in stage.api.events())
