@@ -16,7 +16,7 @@ from hami_plugin.allocation.preparation import HostCheck
 from hami_plugin.config.settings import Settings
 from hami_plugin.config.vendors import ServedSettings
 from hami_plugin.daemon.dra import DraDriver, DraNode
-from hami_plugin.daemon.serving import FurtherFamilies, ServedResource, Serving, VendorTasks
+from hami_plugin.daemon.serving import FormerResource, FurtherFamilies, ServedResource, Serving, VendorTasks
 from hami_plugin.daemon.startup import ServedVendor
 from hami_plugin.errors import ConfigError, HamiError, WireError
 from hami_plugin.inventory.cdi_specs import PartitionSpecs, SpecFiles, SpecGate
@@ -25,9 +25,10 @@ from hami_plugin.inventory.health import HealthLimits
 from hami_plugin.inventory.health_file import HealthMemory
 from hami_plugin.inventory.inventory import Inventory
 from hami_plugin.kubelet.endpoint import Endpoint, PluginDirectory
+from hami_plugin.kubelet.holders import CheckpointFile
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.model.device import Snapshot
-from hami_plugin.model.ports import DevicePlugin
+from hami_plugin.model.ports import DevicePlugin, NullObserver, Observer
 from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.node_status.annotations import FamilySource, Rendered
 from hami_plugin.node_status.faults import FaultLog
@@ -249,6 +250,15 @@ class VendorBuilder:
         if node.modes:
             raise ConfigError([f"vendors.{vendor}.frontEnd: dra switches no card's mode; set frontEnd: device-plugin"])
         driver.sources.append(source)
+        tasks.former += [
+            FormerResource(
+                resource=resource,
+                node=self.dra.live,
+                checkpoint=CheckpointFile(self.settings.kubelet_dir),
+                endpoint=partial(self._endpoint, observer=NullObserver()),
+            )
+            for resource in (source.family.resources.count, *(one.resource for one in source.family.resources.units))
+        ]
         tasks.sources.append(source)
         tasks.announced.append(replace(source, snapshot=Watched(Snapshot(ready=True)), rendered=Rendered()))
 
@@ -324,11 +334,11 @@ class VendorBuilder:
         begun = partitions.begun if partitions else None
         return ServedResource(snapshot=snapshot, plugin=plugin, endpoint=self._endpoint(plugin), begun=begun)
 
-    def _endpoint(self, plugin: DevicePlugin) -> Endpoint:
+    def _endpoint(self, plugin: DevicePlugin, observer: Observer | None = None) -> Endpoint:
         return Endpoint(
             plugin,
             self.settings.kubelet_dir,
-            self.metrics,
+            observer or self.metrics,
             watch=self.watch,
             plugins=self.directory,
             displaced=lambda why: self.node.events.node("Displaced", why),

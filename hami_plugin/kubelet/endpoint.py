@@ -18,13 +18,14 @@ from typing import Any
 
 import grpc
 
-from hami_plugin.errors import HamiError
+from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.kubelet.api import deviceplugin_pb2 as pb
 from hami_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
 from hami_plugin.kubelet.listener import FileIdentity, Listener, ListenError, accepts, address, dial, status_text
 from hami_plugin.kubelet.servicer import API_VERSION, DevicePluginServicer, RelayedError, require_list_fits
 from hami_plugin.kubelet.watch import DirectoryWatch
-from hami_plugin.model.ports import DevicePlugin, EndpointState, Observer
+from hami_plugin.model.delivery import Answer
+from hami_plugin.model.ports import DevicePlugin, EndpointState, Observer, Offer
 from hami_plugin.model.views import major_minor
 from hami_plugin.process.aio import Backoff, Watched, cancelled, holds
 from hami_plugin.process.log import logger
@@ -648,3 +649,40 @@ def _absent(kubelet: Path) -> RegistrationError:
         f"there is no {kubelet}",
         hint="the kubelet is not running, or kubeletDir is not the directory it uses; waiting for it",
     )
+
+
+class NoDevices:
+    """A ``DevicePlugin`` of a resource of which this node has nothing."""
+
+    pre_start_required = False
+
+    def __init__(self, resource: str) -> None:
+        self.resource = resource
+        self.offers: Watched[tuple[Offer, ...]] = Watched(())
+
+    async def allocate(self, ids: Sequence[str]) -> Answer:  # noqa: ARG002  # the kubelet has none to ask for
+        raise RefusedError(RefusalReason.UNKNOWN_DEVICE, f"this node has no {self.resource} for device plugins")
+
+    async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:  # noqa: ARG002  # as above
+        return ()
+
+    async def pre_start(self, ids: Sequence[str]) -> None:
+        """The kubelet does not ask."""
+
+
+async def give_up(endpoint: Endpoint, *, within: float) -> bool:
+    """Serve an ``endpoint`` of ``NoDevices`` until the kubelet has read that there are none, and no longer. A kubelet
+    that knows the resource by a former device plugin asks that one before each start of a container, even when the
+    scheduler has given the container devices by a claim: now it asks nobody. False: it has not read that.
+    """
+    running = asyncio.create_task(endpoint.run(), name="no devices")
+    try:
+        async with asyncio.timeout(within):
+            while not endpoint.state.value.ready:
+                await endpoint.state.changed(endpoint.state.version)
+    except TimeoutError:
+        return False
+    finally:
+        await endpoint.close()
+        await cancelled(running)
+    return True

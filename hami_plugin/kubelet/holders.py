@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64decode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -26,6 +26,8 @@ from hami_plugin.model.delivery import ANSWERED_FOR
 from hami_plugin.model.ports import CheckpointEntry, Holder
 from hami_plugin.process.aio import Backoff
 from hami_plugin.process.threads import StuckError, WorkThread
+
+T = TypeVar("T")
 
 NAME = "kubelet_internal_checkpoint"
 MAX_BYTES = 32 << 20
@@ -45,8 +47,18 @@ class CheckpointFile:
 
         ``HamiError`` when it cannot be read.
         """
+        return await self._read(lambda text: tuple(kept_in(text, resource, ids)))
+
+    async def knows(self, resource: str) -> bool:
+        """Whether a device plugin has registered ``resource``, or had and the kubelet has yet to forget it.
+
+        ``HamiError`` when it cannot be read.
+        """
+        return await self._read(lambda text: resource in (json.loads(text)["Data"]["RegisteredDevices"] or {}))
+
+    async def _read(self, understood: Callable[[bytes], T]) -> T:
         try:
-            return await self._thread.call(lambda: self._read(resource, ids), self._timeout)
+            return await self._thread.call(lambda: understood(self._text()), self._timeout)
         except StuckError as error:
             raise self._failed(str(error)) from error
         except OSError as error:
@@ -54,13 +66,13 @@ class CheckpointFile:
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError, DecodeError) as error:
             raise self._failed(f"it is not in a known format ({error!r:.200})") from error
 
-    def _read(self, resource: str, ids: frozenset[str] | None) -> tuple[CheckpointEntry, ...]:
+    def _text(self) -> bytes:
         """On the thread: a long file takes its time to be read, and to be understood."""
         with self.path.open("rb") as file:
             text = file.read(MAX_BYTES + 1)
         if len(text) > MAX_BYTES:
             raise ValueError(f"it has more than {MAX_BYTES} bytes")
-        return tuple(kept_in(text, resource, ids))
+        return text
 
     def _failed(self, why: str) -> HamiError:
         return HamiError(

@@ -712,6 +712,7 @@ class FakeKubelet(rpc.RegistrationServicer):
         """A list arrived, or a stream ended."""
         if not plugin.ended:
             self.ledger.listed(plugin.resource, plugin.offers.value)
+            write_checkpoint(self.directory / CHECKPOINT, self.ledger)
         elif plugin not in self._overlooked and plugin in (connected := self._connected.get(plugin.resource, [])):
             connected.remove(plugin)
             self._ended(plugin, connected)

@@ -158,6 +158,27 @@ async def test_the_kubelet_counts_no_card_that_goes_by_claims_and_waits_for_clai
         )
 
 
+async def test_a_kubelet_that_had_a_device_plugin_asks_it_no_more_before_a_container_starts(set_up, directories):
+    """A pod that asks for the former resource has a claim by the scheduler, and no device of the plugin's."""
+    async with staged(set_up, directories, front_end="device-plugin") as stage:
+        node, resource = stage.node, stage.node.resource
+        await node.start_daemon()
+        await node.until(lambda: node.kubelet.allocatable(resource) == 4 * 10, "the device plugin", GUARD_S)
+        assert node.kubelet.plugin(resource).pre_start_required
+        await node.stop_daemon()
+        config = json.loads((node.directory / "config.yaml").read_text())
+        config["vendors"]["nvidia"] = {"frontEnd": "dra"}
+        (node.directory / "config.yaml").write_text(json.dumps(config))
+
+        await stage.start()
+        assert node.kubelet.plugin(resource).pre_start_required, "somebody's plugin, as far as the node tells"
+        stage.api.store.patch(("nodes", "", node.node), {"status": {"allocatable": {resource: "0"}}}, part="status")
+
+        await node.until(lambda: not node.kubelet.plugin(resource).pre_start_required, "the end of it", GUARD_S)
+        await node.until(lambda: node.kubelet.plugin(resource).ended, "the end of its successor", GUARD_S)
+        assert node.kubelet.allocatable(resource) == 0
+
+
 def served(api):
     """The API server as one of Kubernetes 1.37 tells what it has."""
     names = ("resourceslices", "resourceclaims")

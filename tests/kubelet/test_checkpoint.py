@@ -45,6 +45,13 @@ async def test_other_resources_do_not_count(tmp_path):
     assert await CheckpointFile(tmp_path).kept(RESOURCE) == ()
 
 
+async def test_a_resource_is_known_for_as_long_as_the_kubelet_has_it_registered(tmp_path):
+    (tmp_path / NAME).write_text(checkpoint(["a"]))
+
+    assert await CheckpointFile(tmp_path).knows(RESOURCE)
+    assert not await CheckpointFile(tmp_path).knows("example.com/other")
+
+
 async def test_of_all_containers_only_those_with_exactly_the_ids_asked_for_have_their_answers_read(tmp_path):
     entries = [
         {"PodUID": "u", "ContainerName": name, "ResourceName": RESOURCE, "DeviceIDs": ids, "AllocResp": answer}

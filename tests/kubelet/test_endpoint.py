@@ -17,7 +17,7 @@ from hami_plugin.kubelet.endpoint import Endpoint, PluginDirectory, drops_newcom
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.model.ports import NullObserver, Offer
 from hami_plugin.process.aio import Backoff
-from hami_plugin.simulation.kubelet import Manners, Rivals
+from hami_plugin.simulation.kubelet import CHECKPOINT, Manners, Rivals
 
 RESOURCE = "example.com/gpu"
 
@@ -368,7 +368,7 @@ async def test_the_end_leaves_nothing_behind(site, plugin, until):
         await endpoint.close()
 
     assert not endpoint.state.value.serving
-    assert [path.name for path in site.directory.iterdir()] == ["kubelet.sock"]
+    assert {path.name for path in site.directory.iterdir()} == {"kubelet.sock", CHECKPOINT}
     await kubelet.until(lambda: kubelet.allocatable(RESOURCE) == 0)
     assert connection.ended == "end of stream"
     assert kubelet.capacity(RESOURCE) == 4
