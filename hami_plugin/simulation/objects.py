@@ -345,9 +345,7 @@ def misplaced(item: Object, *, apart: bool) -> str:
     counters = {one["name"] for one in item["spec"].get("sharedCounters") or ()}
     devices = item["spec"].get("devices") or ()
     if apart:
-        return (
-            "spec: Invalid value: only one of `sharedCounters` or `devices` is allowed" if counters and devices else ""
-        )
+        return "spec: Invalid value: it has both `sharedCounters` and `devices`" if counters and devices else ""
     consumed = {one["counterSet"] for device in devices for one in device.get("consumesCounters") or ()}
     unknown = sorted(consumed - counters)
     return f'spec.devices: Invalid value: "{unknown[0]}": must reference a counterSet of the slice' if unknown else ""

@@ -224,12 +224,12 @@ def test_pods_have_claims_in_place_of_limits_where_the_values_say_so(releases):
     assert keys.strip().endswith("+ (oldObject == null ? [] : ['hami-plugin.io/claimed'])")
 
 
-@pytest.mark.parametrize(("version", "name"), [("v1.36.2", "nvidia.com/gpu"), ("v1.35.0", None)])
-def test_a_class_has_the_resources_name_where_the_cluster_knows_extended_names(version, name):
+@pytest.mark.parametrize("version", ["v1.36.2", "v1.34.0"])
+def test_a_class_has_the_resources_name_also_where_extended_names_need_a_gate(version):
     found = rendered(sets.CLAIMS, version=version)
     classes = {one["metadata"]["name"]: one["spec"].get("extendedResourceName") for one in found.kind("DeviceClass")}
 
-    assert classes["nvidia.hami.io"] == name
+    assert classes["nvidia.hami.io"] == "nvidia.com/gpu"
 
 
 def test_the_schedulers_account_has_kube_schedulers_rights_and_its_own_lease_only(releases):

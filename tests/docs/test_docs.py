@@ -306,3 +306,16 @@ def test_each_cell_of_the_versions_that_go_together_is_seen_by_a_test_that_exist
     named = re.findall(r"`(tests/\S+?)`", section)
     assert named
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_each_case_of_claims_names_tests_of_the_real_node_that_exist():
+    section = text("docs/kubernetes.md").partition("\n## Claims, case by case\n")[2].partition("\n## ")[0]
+    _head, _, *rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|")]
+    there = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests/realnode").glob("test_claims*.py"))
+
+    assert [row[0] for row in rows] == [str(number) for number in range(1, 21)]
+    for row in rows:
+        named = re.findall(r"`(test_\w+)`", row[2])
+        assert named, row
+        assert [name for name in named if f"\ndef {name}(" not in there] == []
+        assert {*row[3:]} <= {"seen", "in part", "no"}

@@ -248,9 +248,10 @@ async def test_the_demonstration_shows_a_claims_life_and_what_whole_devices_cann
 
 
 @pytest.mark.full
-async def test_the_five_commands_of_the_guide_do_what_it_says(stage):
+async def test_the_commands_of_the_guide_for_a_closer_look_do_what_it_says(stage):
     page = (Path(__file__).parents[2] / "docs/dra.md").read_text()
-    commands = [line.split() for line in page.partition("```\n")[2].partition("```")[0].splitlines()]
+    section = page.partition("\n## Looking closer\n")[2]
+    commands = [line.split() for line in section.partition("```\n")[2].partition("```")[0].splitlines()]
     assert [command[:2] for command in commands] == [["hami-plugin", "demo"]] + [["hami-plugin", "dra"]] * 4
     _demo, slices, claims, explain, forget = (command[2:] for command in commands)
 

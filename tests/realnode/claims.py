@@ -186,13 +186,15 @@ class Claims:
                 return own, set[str]().union(*devices.values()) - own
         raise LookupError(uuid)
 
-    def told_by_kubelet(self, pod: str) -> dict[str, set[str]]:
-        """The devices of each container, by the kubelet's PodResources."""
+    def told_by_kubelet(self, pod: str) -> dict[str, set[tuple[str, str]]]:
+        """The devices of each container, and the share of each, by the kubelet's PodResources."""
         path = self.node.path(SOCKET)
         with grpc.insecure_channel(f"unix:{path}", options=[("grpc.enable_http_proxy", 0)]) as channel:
             answer = PodResourcesListerStub(channel).List(ListPodResourcesRequest(), timeout=20)
         return {
-            one.name: {each.device_name for claim in one.dynamic_resources for each in claim.claim_resources}
+            one.name: {
+                (each.device_name, each.share_id) for claim in one.dynamic_resources for each in claim.claim_resources
+            }
             for found in answer.pod_resources
             if found.name == pod
             for one in found.containers

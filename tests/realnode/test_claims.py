@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from hami_plugin.model.views import Json
-from tests.realnode import release, versions
+from tests.realnode import readme, release, versions
 from tests.realnode.api import ApiError
 from tests.realnode.asked import NAMESPACE, container
 from tests.realnode.claims import CLAIM, DRIVER, GROUP, SPECS, Claims, receiving, request
@@ -27,10 +27,15 @@ pytestmark = [
     pytest.mark.since(versions.CLAIMS),
 ]
 PARTS = pytest.mark.since(versions.CONSUMABLE)
+NEWER = pytest.mark.since(versions.CONSUMABLE, gates=False)
+"""What 1.34's first form of the same does not do."""
 CARDS, MEMORY, SLOTS = 8, 81559, "10"
 CONTROL = {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"}
 MEMORY_LIMIT, CORE_LIMIT = "CUDA_DEVICE_MEMORY_LIMIT_0", "CUDA_DEVICE_SM_LIMIT"
 BACK_S = 60
+GPU = "nvidia.com/gpu"
+GUIDES = "first-claim"
+"""The pod of the guide in docs/dra.md."""
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +101,7 @@ def test_the_api_server_keeps_every_field_of_the_slices_and_the_kubelet_counts_n
         "resourceSliceCount": 1,
     }
     assert [device["attributes"]["index"]["int"] for device in one["spec"]["devices"]] == list(range(CARDS))
-    if node.kubernetes.minor >= versions.CONSUMABLE:
+    if node.kubernetes.as_new_as >= versions.CONSUMABLE:
         for device in one["spec"]["devices"]:
             assert device["allowMultipleAllocations"] is True
             assert device["capacity"]["memory"]["value"] == f"{MEMORY}Mi"
@@ -120,7 +125,8 @@ def test_a_part_of_a_card_is_in_the_container_as_booked_and_nothing_is_left_of_i
     assert {seen.devices[path].reading for path in gpus(seen)} == {OPENED}
     assert any(path.endswith("/libcuda.so.570.124.06") for path in seen.mounts)
     assert "/etc/ld.so.preload" in seen.mounts
-    assert claims.told_by_kubelet(name) == {"main": {result["device"]}}
+    told = result["shareID"] if node.kubernetes.minor >= versions.SHARES_TOLD else ""
+    assert claims.told_by_kubelet(name) == {"main": {(result["device"], told)}}
     assert len(claims.specs()) == len(claims.prepared()) == 1
     own = claims.of(name)["metadata"]["name"]
 
@@ -130,6 +136,26 @@ def test_a_part_of_a_card_is_in_the_container_as_booked_and_nothing_is_left_of_i
     until(lambda: claims.find(own) is None, "the end of the template's claim", BACK_S)
     assert written(claims) == before
     record_property("figures", f"nothing was left of a claim {freed:.1f} s after its pod was gone")
+
+
+@PARTS
+def test_the_guides_commands_lead_from_an_empty_cluster_to_a_pod_with_a_part_of_a_card(claims, node):
+    """The first two have been typed: the release is installed, ``by_claims`` gives it the value, and the node is known
+    by its label.
+    """
+    first, label, apply, wait, logs = readme.commands(NAME, readme.CLAIMS)
+    assert first == [*readme.HELM_INSTALL, "--set", "devicePlugin.nvidia.frontEnd=dra"]
+    file = apply[-1]
+    node.enclosure.write(f"/{file}", (readme.ROOT / file).read_bytes())
+    claims.pods.names.append(GUIDES)
+
+    node.kubectl(*label[1:], "--overwrite")
+    node.kubectl(*apply[1:])
+    node.kubectl(*wait[1:], deadline_s=150)
+
+    assert node.kubectl(*logs[1:]).startswith("3000m of ")
+    claims.end(GUIDES)
+    node.kubectl("delete", *apply[2:], "--ignore-not-found")
 
 
 @PARTS
@@ -154,14 +180,20 @@ def test_two_pods_share_a_card_held_to_their_amounts_and_a_third_waits_until_one
 
 
 @PARTS
-def test_a_whole_card_is_one_pods_and_four_are_different_cards(claims):
+def test_a_whole_card_is_one_pods(claims):
     pinned = claims.uuids()[2]
     whole = claims.run("whole", request(uuid=pinned, slots=SLOTS))
     claims.create("beside", request(uuid=pinned, memory="1Mi"))
-    four = claims.run("four", request(count=4, memory="1000Mi"))
 
     claims.await_waiting("beside")
     assert limits(claims, whole)[0] == f"{MEMORY}m"
+
+
+@NEWER
+def test_four_cards_of_one_request_are_different_ones_beside_a_whole_one(claims):
+    claims.run("whole", request(uuid=claims.uuids()[2], slots=SLOTS))
+    four = claims.run("four", request(count=4, memory="1000Mi"))
+
     given = {card(claims.devices()[one["device"]]["attributes"]["uuid"]["string"]) for one in claims.results(four)}
     assert len(given) == 4
     seen = claims.pods.report(four)
@@ -311,11 +343,15 @@ def test_a_wiped_directory_of_specs_is_filled_again_before_a_container_restarts(
 
 @PARTS
 def test_a_card_that_fails_is_tainted_in_the_slices_and_unhealthy_at_its_pod_until_it_heals(
-    claims, by_claims, record_property
+    claims, node, by_claims, record_property
 ):
+    """Of health the pod's status says nothing in 1.34, whatever its gates."""
     name = claims.run("patient", request(memory="1000Mi"))
     (result,) = claims.results(name)
     number, machine = has(claims, name), by_claims.machine()
+
+    def shows(what: str) -> bool:
+        return node.kubernetes.minor < versions.DEVICE_HEALTH or health() == [what]
 
     def health():
         (status,) = claims.pods.get(name)["status"]["containerStatuses"]
@@ -325,11 +361,11 @@ def test_a_card_that_fails_is_tainted_in_the_slices_and_unhealthy_at_its_pod_unt
     def taints():
         return claims.devices()[result["device"]].get("taints", [])
 
-    until(lambda: health() == ["Healthy"], "health in the pod's status", BACK_S)
+    until(lambda: shows("Healthy"), "health in the pod's status", BACK_S)
     machine.inject("xid", number, "79")
     machine.inject("lost", number)
     try:
-        ill = until(lambda: health() == ["Unhealthy"], "the fault in the pod's status", BACK_S)
+        ill = until(lambda: shows("Unhealthy"), "the fault in the pod's status", BACK_S)
         until(lambda: [one["effect"] for one in taints()] == ["NoSchedule"], "the taint of the card", BACK_S)
         claims.create(
             "next", request(uuid=claims.devices()[result["device"]]["attributes"]["uuid"]["string"], memory="1Mi")
@@ -337,12 +373,13 @@ def test_a_card_that_fails_is_tainted_in_the_slices_and_unhealthy_at_its_pod_unt
         claims.await_waiting("next")
     finally:
         machine.inject("back", number)
-    well = until(lambda: health() == ["Healthy"], "healing in the pod's status", BACK_S)
+    well = until(lambda: shows("Healthy"), "healing in the pod's status", BACK_S)
     until(lambda: not taints(), "the end of the taint", BACK_S)
     claims.pods.await_running("next")
 
     assert (claims.pods.phase(name), claims.pods.restarts(name)) == ("Running", 0)
-    record_property("figures", f"a claim's pod tells an XID after {ill:.1f} s, and its end after {well:.1f} s")
+    if node.kubernetes.minor >= versions.DEVICE_HEALTH:
+        record_property("figures", f"a claim's pod tells an XID after {ill:.1f} s, and its end after {well:.1f} s")
 
 
 @PARTS
@@ -364,7 +401,26 @@ def test_ten_pods_at_once_each_have_their_own_limits_while_the_daemon_is_replace
     )
 
 
-@PARTS
+@NEWER
+def test_a_pod_that_asks_for_the_resource_of_the_former_device_plugin_has_a_whole_card(claims, node):
+    """The kubelet of this node had one until ``by_claims`` changed the front end."""
+    name = claims.pods.create(
+        claims.asked(
+            "by-name", containers=[container(limits={GPU: 1})], resourceClaims=[], labels={"hami.io/webhook": "ignore"}
+        )
+    )
+
+    claims.pods.await_running(name)
+    seen = claims.pods.granted(name)
+    assert len(gpus(seen) - CONTROL) == 1
+    assert seen.env[MEMORY_LIMIT] == f"{MEMORY}m"
+    assert not [line for line in claims.pods.told(name) if "no devices found allocated" in line]
+    claims.end(name)
+    claims.await_free()
+    assert node.allocatable(GPU) == 0
+
+
+@NEWER
 def test_a_pod_that_asks_for_the_class_as_a_resource_has_a_whole_card(claims):
     """The scheduler makes the claim: the pod names none."""
     asked = container(limits={f"deviceclass.resource.kubernetes.io/{DRIVER}": 1})
@@ -400,7 +456,7 @@ def test_a_daemons_token_is_good_for_the_slices_of_its_own_node_and_drivers_only
 @contextlib.contextmanager
 def without_parts(node):
     """The API server has the gate off that parts of devices need, as older ones have by default."""
-    if node.kubernetes.minor < versions.CONSUMABLE:
+    if node.kubernetes.as_new_as < versions.CONSUMABLE:
         yield
         return
     server = node.servers["apiserver"]
@@ -438,7 +494,7 @@ def test_without_the_gate_cards_go_whole_and_the_daemon_says_so_and_writes_no_sl
         claims.await_free()
         claims.clear()
 
-    if node.kubernetes.minor < versions.CONSUMABLE:
+    if node.kubernetes.as_new_as < versions.CONSUMABLE:
         return
     node.api.call("DELETE", f"{GROUP}/resourceslices/{claims.slices()[0]['metadata']['name']}")
     until(lambda: any("allowMultipleAllocations" in one for one in claims.devices().values()), "parts", BACK_S)

@@ -53,8 +53,9 @@ def by_label(installed, node):
     (folder / "sitecustomize.py").write_text(BOOT)
     (folder / "boot").write_text("boot-1")
     node.kubectl("label", "--overwrite", "node", NAME, f"{LABEL}=dra")
+    by = "auto" if node.kubernetes.minor >= versions.CONSUMABLE else "dra"  # which is never chosen before, gates or not
     installed.configure(
-        nvidia={"frontEnd": "auto", "faultTaints": "no-execute"}, extraEnv=[{"name": "PYTHONPATH", "value": TRAP}]
+        nvidia={"frontEnd": by, "faultTaints": "no-execute"}, extraEnv=[{"name": "PYTHONPATH", "value": TRAP}]
     )
     machine = installed.machine()
     machine.make_nodes_real()
@@ -183,6 +184,7 @@ def test_a_pod_has_a_whole_card_by_a_resource_that_no_device_plugin_ever_had(cla
 
 
 @pytest.mark.full
+@pytest.mark.since(versions.DEVICE_HEALTH, gates=False)
 def test_health_is_unknown_at_a_pod_while_the_daemon_hangs_and_known_again_after(claims, by_label, record_property):
     name = claims.run("watched", request(memory="1000Mi"))
 
@@ -333,6 +335,7 @@ def answered(daemon):
 
 
 @pytest.mark.full
+@pytest.mark.since(versions.CONSUMABLE, gates=False)
 def test_the_nodes_label_turns_cards_to_the_device_plugin_and_back_while_the_daemon_runs(claims, node):
     node.kubectl("label", "--overwrite", "node", NAME, f"{LABEL}=device-plugin")
     until(lambda: node.allocatable("nvidia.com/gpu") == CARDS * 10, "all shares", BACK_S)

@@ -1,6 +1,5 @@
-"""Laid beside the daemon's own code by PYTHONPATH: it stands still at one moment of a claim's life, to be killed there.
-
-As ``trap`` does for partitions. Nothing else of it is changed.
+"""Laid beside the daemon's own code by PYTHONPATH: it stands still at one moment of a claim's life, to be killed there,
+or until the test lets it go on. Nothing else of it is changed.
 """
 
 import time
@@ -10,7 +9,7 @@ from typing import Any
 from hami_plugin.dra.prepared import ClaimFiles, PreparedClaims
 
 WANTED, REACHED = (Path(__file__).with_name(name) for name in ("wanted", "reached"))
-FOR_GOOD_S = 600
+LOOK_S = 0.02
 
 
 def stop(moment: str) -> None:
@@ -21,7 +20,8 @@ def stop(moment: str) -> None:
     if moment == wanted:
         WANTED.unlink()
         REACHED.write_text(moment)
-        time.sleep(FOR_GOOD_S)
+        while REACHED.exists():
+            time.sleep(LOOK_S)
 
 
 def trapped(cls: Any, name: str, told: Any) -> None:
