@@ -235,7 +235,7 @@ class Daemon:
             self.node.directory.inherited.clear()
             await self._claim.relieve()
         self._relieved.set()
-        await holds(lambda: not self.node.registration.problem, within=REGISTER_S)
+        await holds(lambda: self.node.registration.settled, within=REGISTER_S)
         await asyncio.to_thread(_give_memory_back)
 
     @property

@@ -64,6 +64,8 @@ class Registration:
         together: float = 0.1,
     ) -> None:
         self.problem = "not written yet"
+        self.settled = False
+        """Whether the node has all that was known when it was looked last, and nothing has changed since."""
         self._cluster = cluster
         self._sources = sources
         self._node = node
@@ -96,6 +98,7 @@ class Registration:
 
     async def _wake_by(self, watched: Watched[T]) -> None:
         async for _value in watched.follow():
+            self.settled = False
             self._wake.set()
 
     async def _publish(self) -> None:
@@ -106,6 +109,7 @@ class Registration:
             pause = self._together  # changes that come together are written together
             try:
                 await self._converge()
+                self.settled = not (self.problem or self._wake.is_set())
                 delays = self._backoff.delays()
             except ClusterError as error:
                 self.problem = error.message

@@ -147,6 +147,26 @@ async def test_a_change_of_health_is_written_at_once(start):
     await until(lambda: [i.health for i in decode_json(rig.annotations[REGISTER])] == [True, False])
 
 
+async def test_it_is_settled_only_when_the_latest_change_is_written_also_one_during_a_write(start, monkeypatch):
+    rig, seen = start(snapshot(2)), []
+    patch = rig.cluster.patch_node
+
+    async def slow(annotations, **more):
+        if not seen:
+            rig.snapshot.set(snapshot(2, d1=Health.UNHEALTHY))
+            await until(rig.registration._wake.is_set)
+        answer = await patch(annotations, **more)
+        seen.append(rig.registration.settled)
+        return answer
+
+    monkeypatch.setattr(rig.cluster, "patch_node", slow)
+    rig.attach()
+    await until(lambda: rig.registration.settled)
+
+    assert [info.health for info in decode_json(rig.annotations[REGISTER])] == [True, False]
+    assert seen == [False, False]
+
+
 @pytest.mark.scenario("P10", "X9")
 @pytest.mark.parametrize("text", [None, "edited"])
 async def test_what_somebody_removes_or_edits_is_healed(start, text):
