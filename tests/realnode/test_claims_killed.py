@@ -1,5 +1,8 @@
-"""Case v, too: the daemon is killed at each step of preparing and releasing a claim."""
+"""Case v, too: at each step of preparing a claim daemon, kubelet or both are killed, and at each of releasing one the
+daemon.
+"""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from tests.realnode.kubelet import configured
 from tests.realnode.mig import TRAP
 from tests.realnode.pods import Pods
 from tests.realnode.servers import until
+from tests.runtimes.simulated import HOOK, HOOK_SCRIPT
 
 pytestmark = [
     pytest.mark.full,
@@ -39,7 +43,9 @@ def trapped(installed, node):
     (folder / "sitecustomize.py").write_bytes(Path(__file__).with_name("trap_claims.py").read_bytes())
     with configured(node, installed, **node.kubernetes.quick_restarts):
         installed.configure(nvidia={"frontEnd": "dra"}, extraEnv=[{"name": "PYTHONPATH", "value": TRAP}])
-        installed.machine().make_nodes_real()
+        machine = installed.machine()
+        machine.make_nodes_real()
+        (machine.directory / HOOK).write_bytes(HOOK_SCRIPT.read_bytes())
         yield installed
         installed.configure()
         until(lambda: node.allocatable("nvidia.com/gpu") == CARDS * 10, "all shares", 60)
@@ -57,20 +63,31 @@ def claims(trapped, node):
 
 
 class Trap:
-    """The daemon stands still at one moment, and is killed there."""
+    """The daemon stands still at one moment, and somebody is killed there."""
 
     def __init__(self, daemon, node):
-        self.daemon, self.folder = daemon, node.path(TRAP)
+        self.daemon, self.node, self.folder = daemon, node, node.path(TRAP)
 
     def lay(self, moment):
         (self.folder / "reached").unlink(missing_ok=True)
         (self.folder / "wanted").write_text(moment)
 
-    def kill(self):
-        until((self.folder / "reached").exists, "the moment", AGAIN_S)
+    def kill(self, *whom):
+        """Kill them at once. A daemon that lives goes on then; a kubelet is started again."""
+        reached, kubelet = self.folder / "reached", self.node.servers["kubelet"]
+        until(reached.exists, "the moment", AGAIN_S)
         before = self.daemon.restarts()
-        self.daemon.kill()
-        until(lambda: self.daemon.restarts() > before and self.daemon.is_ready(), "another process", AGAIN_S)
+        if "kubelet" in whom:
+            kubelet.end(signal.SIGKILL)
+        if "daemon" in whom:
+            self.daemon.kill()
+        else:
+            reached.unlink()
+        if "kubelet" in whom:
+            kubelet.start()
+            until(self.node.is_ready, "the node", AGAIN_S)
+        restarted = before + ("daemon" in whom)
+        until(lambda: self.daemon.restarts() >= restarted and self.daemon.is_ready(), "the daemon", AGAIN_S)
 
 
 @pytest.fixture
@@ -78,12 +95,13 @@ def trap(trapped, node):
     return Trap(trapped, node)
 
 
+@pytest.mark.parametrize("whom", [("daemon",), ("kubelet",), ("daemon", "kubelet")], ids=" and ".join)
 @pytest.mark.parametrize("moment", PREPARING)
-def test_a_pod_whose_claim_was_being_prepared_runs_with_its_own_limits(claims, trap, moment):
+def test_a_pod_whose_claim_was_being_prepared_runs_with_its_own_limits(claims, trap, moment, whom):
     trap.lay(moment)
     name = claims.create("begun", request(memory="1234Mi", cores="12"))
 
-    trap.kill()
+    trap.kill(*whom)
 
     claims.pods.await_running(name, within_s=AGAIN_S)
     env = claims.pods.report(name).env
@@ -100,7 +118,7 @@ def test_a_pod_whose_claim_was_being_released_ends_and_its_card_is_free(claims, 
     trap.lay(moment)
 
     node.api.call("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods/{name}")
-    trap.kill()
+    trap.kill("daemon")
 
     claims.end(name)
     claims.await_free()

@@ -1,5 +1,5 @@
-"""Laid beside the daemon's own code by PYTHONPATH: it stands still at one moment of a claim's life, to be killed there.
-Nothing else of it is changed.
+"""Laid beside the daemon's own code by PYTHONPATH: it stands still at one moment of a claim's life, to be killed there,
+or until the test lets it go on. Nothing else of it is changed.
 """
 
 import time
