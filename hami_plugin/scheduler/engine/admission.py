@@ -9,9 +9,9 @@ from typing import Any
 from hami_plugin.model.pausing import Pausing, at_once
 from hami_plugin.model.views import CONTAINER_LISTS, ContainerView, PodView, crowded, pod_view
 from hami_plugin.scheduler.engine.devices import Quota
-from hami_plugin.scheduler.engine.fit import demands, overlong, requested
+from hami_plugin.scheduler.engine.fit import overlong, reading_demands, requested
 from hami_plugin.scheduler.engine.node_info import scheduling_policies
-from hami_plugin.scheduler.engine.node_resources import without_device
+from hami_plugin.scheduler.engine.node_resources import finding_without_device, without_device
 from hami_plugin.scheduler.engine.quotas import beyond
 from hami_plugin.scheduler.engine.requests import Admitted, Denied, Invalid
 from hami_plugin.scheduler.engine.scores import weights
@@ -137,10 +137,9 @@ def reviewing(
     if isinstance(filled, Denied):
         return filled
     yield
-    problem = without_device(filled.pod, families)
-    yield
+    problem = yield from finding_without_device(filled.pod, families)
     if filled.found and not problem:
-        problem = _problem(filled.pod, families, scheduling, quota or Quota())
+        problem = yield from _finding_problem(filled.pod, families, scheduling, quota or Quota())
     yield
     if problem:
         return Denied(why=problem)
@@ -233,7 +232,7 @@ def _ours(scheduler: str, scheduling: Scheduling) -> bool:
     return scheduling.replaces_default and scheduler == DEFAULT_SCHEDULER
 
 
-def _problem(pod: PodView, families: Sequence[Family], scheduling: Scheduling, quota: Quota) -> str:
+def _finding_problem(pod: PodView, families: Sequence[Family], scheduling: Scheduling, quota: Quota) -> Pausing[str]:
     """Why a pod with devices cannot be taken; empty when it can."""
     for container in pod.containers:
         if container.privileged:
@@ -241,7 +240,7 @@ def _problem(pod: PodView, families: Sequence[Family], scheduling: Scheduling, q
     if scheduling.name and pod.node:
         return "pod has node assigned: only the scheduler knows which devices of it are free"
     known = scheduling_policies(families)
-    wanted, weighing = demands(pod, known), weights(pod.annotations)
+    wanted, weighing = (yield from reading_demands(pod, known)), weights(pod.annotations)
     for asked in (wanted, weighing):
         if isinstance(asked, Invalid):
             return str(asked)

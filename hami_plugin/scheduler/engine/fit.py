@@ -370,6 +370,11 @@ def _larger(one: DeviceState, other: DeviceState) -> DeviceState:
 
 def demands(pod: PodView, policies: Policies) -> Demands | Invalid:
     """What the pod's containers ask for. One amount that means nothing makes the whole pod invalid."""
+    return at_once(reading_demands(pod, policies))
+
+
+def reading_demands(pod: PodView, policies: Policies) -> Pausing[Demands | Invalid]:
+    """The same, with a pause after each container."""
     found: list[Mapping[str, Demand]] = []
     for container in pod.containers:
         answers = {device_type: policy.request(container) for device_type, policy in policies.items()}
@@ -377,6 +382,7 @@ def demands(pod: PodView, policies: Policies) -> Demands | Invalid:
         if invalid:
             return invalid
         found.append({device_type: one for device_type, one in answers.items() if isinstance(one, Demand)})
+        yield
     return tuple(found)
 
 

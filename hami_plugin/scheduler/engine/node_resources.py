@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from hami_plugin.model.pausing import Pausing, at_once
 from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.scheduler.engine.devices import Given, NodeInfo
@@ -26,18 +27,30 @@ def without_device(pod: PodView, families: Sequence[Family]) -> str:
 
     It would be given none. Where the kubelet counts that resource, its daemon would be asked for what nobody decided.
     """
+    return at_once(finding_without_device(pod, families))
+
+
+def finding_without_device(pod: PodView, families: Sequence[Family]) -> Pausing[str]:
+    """The same, with a pause after each container."""
     for container in pod.containers:
-        asked = {name for name in (*container.limits, *container.requests) if container.amount(name) > 0}
-        if not asked:
-            continue
-        ours = [family for family in families if family.rules.policy and asked & resource_names(family)]
-        wanting = [one for one in ours if one.rules.policy and one.rules.policy.request(container) is not None]
-        lone = asked & frozenset().union(*map(resource_names, ours)) - frozenset().union(*map(resource_names, wanting))
-        if lone:
-            resource = min(lone)
-            counts = sorted({family.resources.count for family in ours if resource in resource_names(family)})
-            return f"container {container.name} asks for {resource}, and for no {' or '.join(counts)}"
+        if lone := _without_device(container, families):
+            return lone
+        yield
     return ""
+
+
+def _without_device(container: ContainerView, families: Sequence[Family]) -> str:
+    asked = {name for name in (*container.limits, *container.requests) if container.amount(name) > 0}
+    if not asked:
+        return ""
+    ours = [family for family in families if family.rules.policy and asked & resource_names(family)]
+    wanting = [one for one in ours if one.rules.policy and one.rules.policy.request(container) is not None]
+    lone = asked & frozenset().union(*map(resource_names, ours)) - frozenset().union(*map(resource_names, wanting))
+    if not lone:
+        return ""
+    resource = min(lone)
+    counts = sorted({family.resources.count for family in ours if resource in resource_names(family)})
+    return f"container {container.name} asks for {resource}, and for no {' or '.join(counts)}"
 
 
 def miscounted(pod: PodView, given: Given, families: Iterable[Family]) -> str:
