@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from hami_plugin.scheduler.engine.admission import Allowed, Scheduling, difference, review
+from hami_plugin.model.views import ContainerView
+from hami_plugin.scheduler.engine.admission import Allowed, Scheduling, difference, review, reviewing
 from hami_plugin.scheduler.engine.devices import Quota
-from hami_plugin.scheduler.engine.requests import Denied
+from hami_plugin.scheduler.engine.requests import Demand, Denied, Invalid
 from hami_plugin.scheduler.engine.scores import WEIGHTS_KEY
 from tests.support.pods import of_vendor
 
@@ -50,6 +52,27 @@ def test_the_runtime_class_is_set_unless_the_pod_has_one():
 
     assert changes(asking, runtimeClassName="nvidia")["/spec/runtimeClassName"] == "nvidia"
     assert "/spec/runtimeClassName" not in changes(choosing, runtimeClassName="nvidia")
+
+
+def test_between_two_pauses_of_a_review_one_container_is_looked_at():
+    asked: list[str] = []
+    (family,) = of_vendor("nvidia", {})
+    policy = family.rules.policy
+    assert policy
+
+    def noting(container: ContainerView) -> Demand | Invalid | None:
+        asked.append(container.name)
+        return policy.request(container)
+
+    family = replace(family, rules=replace(family.rules, policy=replace(policy, request=noting)))
+    several = [{"name": f"c{n}", "resources": {"limits": {GPU: "1", MEMORY: "100"}}} for n in range(9)]
+    between = []
+    for _pause in reviewing(pod(spec={"containers": several}), [family], OURS, Quota()):
+        between.append(set(asked))
+        asked.clear()
+
+    assert sum(map(len, between)) >= 2 * len(several)
+    assert max(map(len, between)) == 1
 
 
 def test_an_environment_variable_replaces_the_pods_own_and_keeps_the_others():
