@@ -97,10 +97,10 @@ def _rows(device: Mapping[str, Any]) -> Iterator[Sequence[str]]:
 
 def _remark(container: Mapping[str, Any]) -> str:
     state = str(container["state"])
-    said = f"{state}: {container['detail']}" if container["detail"] else state
+    detail = f"{state}: {container['detail']}" if container["detail"] else state
     listed = container.get("driverProcesses")  # a daemon of before has none
     driver = "" if listed is None else f"{_size(container['driverMemory'])} in {_count(listed)} by the driver"
-    return "; ".join(filter(None, ("" if state == "ok" else said, driver)))
+    return "; ".join(filter(None, ("" if state == "ok" else detail, driver)))
 
 
 def _count(processes: int) -> str:

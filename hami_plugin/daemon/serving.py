@@ -104,9 +104,9 @@ class FormerResource:
             return
         if not known:
             return
-        told = await give_up(self.endpoint(NoDevices(self.resource)), within=GIVE_UP_S)
-        log.info("device plugin given up", resource=self.resource, told=told)
-        if not told:
+        taken = await give_up(self.endpoint(NoDevices(self.resource)), within=GIVE_UP_S)
+        log.info("device plugin given up", resource=self.resource, told=taken)
+        if not taken:
             raise HamiError(
                 f"the kubelet was not told that {self.resource} goes by claims",
                 hint=f"until it has forgotten it, pods with {self.resource} and no claim do not start",
@@ -194,7 +194,7 @@ class FurtherFamilies:
                 seen = self._found.version
                 for device_type in sorted(self._types() - self.resources.keys()):
                     self._begin(group, self._met(device_type))
-                await self._found.changed(seen, timeout=await self._withdraw())
+                await self._found.changed(seen, timeout=await self._close_idle())
 
     def _types(self) -> AbstractSet[str]:
         return {device.family for device in self._found.value.devices} - self._listed
@@ -216,7 +216,7 @@ class FurtherFamilies:
             if not resource.snapshot.closed:
                 resource.endpoint = self._endpoint(resource.plugin)
 
-    async def _withdraw(self) -> float | None:
+    async def _close_idle(self) -> float | None:
         """Let those go that have waited for devices; answers after how many seconds the next one has."""
         now = time.monotonic()
         empty = {t: one for t, one in self.resources.items() if not one.snapshot.value.devices}

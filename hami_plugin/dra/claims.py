@@ -150,17 +150,17 @@ def _config(entries: Sequence[object], requests: Sequence[str], driver: str) -> 
 
 def environment(claim: Claim, request: str, known: Parameters, driver: str) -> Mapping[str, str]:
     """What the parameters of a request say to its containers: later ones beat earlier ones, a claim its class."""
-    said: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for one in sorted(claim.config, key=lambda one: not one.by_class):
         if request in one.requests:
             try:
-                said |= known.read(one.parameters, driver, by_class=one.by_class)
+                variables |= known.read(one.parameters, driver, by_class=one.by_class)
             except ValueError as error:
                 whose = "its DeviceClass" if one.by_class else "itself"
                 raise ClaimError(
                     f"ResourceClaim {claim.key}, request {request}: of {whose}, {error}", reason=ClaimReason.UNSUPPORTED
                 ) from error
-    return said
+    return variables
 
 
 def _result(one: Json, key: str, pool: str) -> Result:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hami_plugin.dra.slices import API_VERSION, CORES, MEMORY, MOST_CORES, driver_name, limits_shares, numbers
+from hami_plugin.dra.slices import API_VERSION, CORES, MAX_CORES, MEMORY, driver_name, limits_shares, numbers
 from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import Json, PodView
 from hami_plugin.scheduler.engine.admission import Rewritten, Views
@@ -233,7 +233,7 @@ def _request(pods: Views, at: int, family: Family, demand: Demand, vendor: Claim
             why=f"{where} asks for {demand.percent} percent of a device's memory, and a claim says amounts only; write "
             f"{resources.memory or 'all of it'} in place of {resources.memory_percent}"
         )
-    cores = min(demand.cores, MOST_CORES)
+    cores = min(demand.cores, MAX_CORES)
     others = vendor.resources & (written.limits.keys() | written.requests.keys()) - {resources.count}
     if others and not parts:
         return Denied(

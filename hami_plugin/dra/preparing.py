@@ -553,9 +553,9 @@ class ClaimPreparer:
                 others = [held for shares in beside.values() for held in shares] + own
                 own.append(_held(result, given.family, one, others))
         found = parts(claim, used, {name: one.counted for name, one in devices.items()})
-        self._refuse_two_lists(claim, found)
-        said = self._said(claim, devices)
-        _refuse_two_minds(claim, found, said)
+        self._refuse_second_claim(claim, found)
+        environments = self._environments(claim, devices)
+        _refuse_differing_parameters(claim, found, environments)
         entry = Prepared(
             driver=self.driver,
             uid=claim.uid,
@@ -565,7 +565,7 @@ class ClaimPreparer:
             shares=tuple(own),
             boot=self._boot,
         )
-        plan = PreparePlan(entry=entry, claim=claim, parts=found, devices=devices, said=said)
+        plan = PreparePlan(entry=entry, claim=claim, parts=found, devices=devices, environments=environments)
         cards = [card for one in devices.values() for card in one.cards]
         return plan, excess(own, beside, cards) or overlap(own, beside, self._cuttable()) or self._still_cut(own)
 
@@ -618,14 +618,14 @@ class ClaimPreparer:
                 f"ResourceClaim {claim.key} has device {one.name}, which {holder} has", reason=ClaimReason.IN_USE
             )
 
-    def _said(self, claim: Claim, devices: Mapping[str, GivenDevice]) -> Mapping[str, Mapping[str, str]]:
+    def _environments(self, claim: Claim, devices: Mapping[str, GivenDevice]) -> Mapping[str, Mapping[str, str]]:
         """The environment that each request's parameters stand for. ``ClaimError`` for what its devices do not know."""
         return {
             one.request: environment(claim, one.request, devices[one.device].family.node.parameters, self.driver)
             for one in claim.results
         }
 
-    def _refuse_two_lists(self, claim: Claim, found: Sequence[Part]) -> None:
+    def _refuse_second_claim(self, claim: Claim, found: Sequence[Part]) -> None:
         """``ClaimError`` for a container that has devices of this driver by another claim: limits are one list."""
         receiving = {(part.use.pod.uid, part.use.container.name) for part in found if part.use}
         for other in self._claims.of(self.driver):
@@ -670,8 +670,8 @@ class ClaimPreparer:
             common = common.merged(shared)
             plan.leftovers.append(family.node.leftovers(pod.uid, container.name, self._node.host.paths))
             injections.append(injection)
-            said = ContainerEdits(env=plan.said[part.requests[0]])
-            names |= dict.fromkeys(part.requests, injection.edits.merged(said))
+            edits = ContainerEdits(env=plan.environments[part.requests[0]])
+            names |= dict.fromkeys(part.requests, injection.edits.merged(edits))
             receivers.append(
                 Receiver(
                     uid=pod.uid,
@@ -761,23 +761,25 @@ class GivenDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparePlan:
-    """How a claim is to be made ready. ``devices`` are what it was given, by name, and ``said`` the environment that
-    each request's parameters stand for.
+    """How a claim is to be made ready. ``devices`` are what it was given, by name, and ``environments`` the variables
+    that each request's parameters stand for.
     """
 
     entry: Prepared
     claim: Claim
     parts: Sequence[Part]
     devices: Mapping[str, GivenDevice]
-    said: Mapping[str, Mapping[str, str]]
+    environments: Mapping[str, Mapping[str, str]]
     leftovers: list[Leftovers] = field(default_factory=list)
 
 
-def _refuse_two_minds(claim: Claim, found: Sequence[Part], said: Mapping[str, Mapping[str, str]]) -> None:
+def _refuse_differing_parameters(
+    claim: Claim, found: Sequence[Part], environments: Mapping[str, Mapping[str, str]]
+) -> None:
     """``ClaimError`` where a container's requests have parameters that differ: it has one environment."""
     for part in found:
         first = part.requests[0]
-        other = next((one for one in part.requests if said[one] != said[first]), None)
+        other = next((one for one in part.requests if environments[one] != environments[first]), None)
         if other and part.use:
             raise ClaimError(
                 f"container {part.use.container.name} of {part.use.pod.key} receives requests {first} and {other} of "

@@ -160,7 +160,7 @@ class SlicePublisher:
         self._linked: dict[int, tuple[Links, tuple[str, ...], tuple[LinkedSet, ...]]] = {}
         self._offers: dict[int, tuple[Snapshot, tuple[Offered, ...]]] = {}
         self._observer = observer or NullObserver()
-        self._told: tuple[int, int] | None = None
+        self._announced: tuple[int, int] | None = None
         self._backoff = backoff or Backoff(first=0.5, cap=30.0)
         self._wake = asyncio.Event()
         self._dropped: dict[str, tuple[Any, Any]] = {}
@@ -229,7 +229,7 @@ class SlicePublisher:
                 deleted=len(todo.deletes),
             )
         self._report()
-        self._tell()
+        self._announce()
 
     @property
     def published(self) -> tuple[int, int, int]:
@@ -238,11 +238,11 @@ class SlicePublisher:
         generation = max((one.generation for one in there), default=0)
         return len(there), generation, sum(len(one.spec.get("devices") or ()) for one in there)
 
-    def _tell(self) -> None:
+    def _announce(self) -> None:
         """An Event when there are more devices or fewer, and when all slices were renumbered."""
         slices, generation, count = self.published
-        if self._told != (generation, count):
-            self._told = (generation, count)
+        if self._announced != (generation, count):
+            self._announced = (generation, count)
             what = f"{self.driver}: {count} devices in {slices} ResourceSlices, generation {generation}"
             self._events.node("ResourceSlicesPublished", what, warning=False)
 

@@ -35,7 +35,7 @@ MAX_COUNTER_SETS = 8
 MAX_DEVICES_TOGETHER, MAX_COUNTERS_TOGETHER = 128, 32
 """In a slice that has counters and the devices that consume them, as Kubernetes wants it before 1.35."""
 MAX_LABEL, MAX_TEXT = 63, 64
-MOST_CORES = 100
+MAX_CORES = 100
 """Percent of one card, beyond which no container may ask, however many cores are offered of it."""
 _DIGITS = 10
 _MIB = 1 << 20
@@ -89,7 +89,7 @@ class Offered:
     cores: int = 0
     slots: int = 1
     whole: Grant
-    every_core: int = MOST_CORES
+    every_core: int = MAX_CORES
     groups: Mapping[int, int] = field(default_factory=dict)
     cut: bool = False
     unit: int = 1
@@ -106,7 +106,7 @@ class Offered:
         """
         if not self.shared:
             return self.whole
-        own = max(1, cores * self.every_core // MOST_CORES) if cores else 0
+        own = max(1, cores * self.every_core // MAX_CORES) if cores else 0
         return Grant(
             uuid=self.device.uuid, device_type=self.whole.device_type, memory=memory, cores=own, slots=max(1, slots)
         )
@@ -155,7 +155,7 @@ def _offered(family: Family, device: Device, *, shared: bool) -> Offered:
     whole = Grant(uuid=device.uuid, device_type=family.resources.device_type, memory=info.devmem, cores=every_core)
     if not shared or device.place or info.count <= 1 or info.devmem <= 1:
         return Offered(name=name, device=device, memory=device.memory, whole=whole, every_core=every_core)
-    cores = info.devcore * MOST_CORES // max(1, every_core) if family.resources.cores else 0
+    cores = info.devcore * MAX_CORES // max(1, every_core) if family.resources.cores else 0
     sized = family.node.partitions.sized if family.node.partitions else None
     return Offered(
         name=name,
@@ -187,7 +187,7 @@ def described(one: Offered) -> dict[str, Any]:
     if one.memory:
         capacities[MEMORY] = _capacity(one.memory, "Mi", default=one.memory, least=one.unit, step=one.unit)
     if one.cores:
-        most, all_of = min(one.cores, MOST_CORES), one.cores if one.cut else 0
+        most, all_of = min(one.cores, MAX_CORES), one.cores if one.cut else 0
         capacities[CORES] = _capacity(one.cores, "", default=all_of, least=1 if one.cut else 0, most=most)
     capacities[SLOTS] = _capacity(one.slots, "", default=1, least=1)
     return {"name": one.name, "attributes": attributes, "allowMultipleAllocations": True, "capacity": capacities}

@@ -84,8 +84,8 @@ def outlook(condition: Condition, now: float, limits: HealthLimits) -> str:
         case _:
             left = max(0.0, hold(condition, limits) - (now - condition.since))
             looks = max(1, limits.clean_looks - condition.looks)
-            told = (_needs(condition, now, limits), f"in {left:.0f} s at the earliest" if left >= 1 else "")
-            parts = [part for part in told if part]
+            remaining = (_needs(condition, now, limits), f"in {left:.0f} s at the earliest" if left >= 1 else "")
+            parts = [part for part in remaining if part]
             end = f"{'then ' if parts else ''}after {looks} clean look{'' if looks == 1 else 's'} in a row"
             return ", ".join((*parts, end))
 

@@ -22,7 +22,7 @@ MAX_RECORDS = 1024
 """Devices whose last fault is kept: all of a node."""
 MAX_COUNTED = 4096
 """Pairs of a device and a reason that are counted."""
-MAX_TOLD = 16
+MAX_PODS = 16
 """Pods that are told of one fault."""
 MAX_NAMED = 5
 """Of pods or devices in one message."""
@@ -88,13 +88,13 @@ class FaultLog:
         counted = (vendor, device.uuid, fault.reason)
         if counted in self.counts or len(self.counts) < MAX_COUNTED:
             self.counts[counted] += 1
-        message = told(record, outlook)
-        for uid in list(dict.fromkeys(one.uid for one in holders))[:MAX_TOLD]:
+        message = fault_message(record, outlook)
+        for uid in list(dict.fromkeys(one.uid for one in holders))[:MAX_PODS]:
             if pod := self._pod(uid):
                 self._events.pod(pod, "ApplicationFault" if record.harmless else "DeviceFault", message, warning=True)
 
 
-def told(record: FaultRecord, outlook: str) -> str:
+def fault_message(record: FaultRecord, outlook: str) -> str:
     """One fault in words."""
     device, fault = record.device, record.fault
     ran = listed(_containers(record.holders)) or "nobody"

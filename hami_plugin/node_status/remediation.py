@@ -127,7 +127,7 @@ class Remediation:
         self._mode = mode
         self._sources = sources
         self._held = held
-        self._told: set[tuple[RemedyStep, str]] = set()
+        self._announced: set[tuple[RemedyStep, str]] = set()
         outcomes = (Outcome.DONE, Outcome.FAILED) if mode == "on" else (Outcome.WOULD,)
         self.counts: Counter[tuple[str, str]] = Counter(
             {(step, outcome.value): 0 for step in ("cordon", "reset") for outcome in outcomes}
@@ -152,7 +152,7 @@ class Remediation:
         writing = changes(node, wanted) if self._mode == "on" else {}
         if writing:
             await self._write(node, writing)
-        self._tell(wanted)
+        self._announce(wanted)
 
     async def _write(self, node: NodeView, writing: Mapping[str, str | None]) -> None:
         steps = steps_in(node, writing)
@@ -169,7 +169,7 @@ class Remediation:
         for step, devices in steps.items():
             self.counts[step, outcome.value] += devices
 
-    def _tell(self, wanted: Remedy) -> None:
+    def _announce(self, wanted: Remedy) -> None:
         """An Event for each step that is new."""
         dry = self._mode != "on"
         cordon = RemedyStep.WOULD_CORDON if dry else RemedyStep.CORDON
@@ -178,11 +178,11 @@ class Remediation:
         steps |= {(reset, uuid) for uuid in wanted.reset}
         devices = {device.uuid: device for source in self._sources() for device in source.snapshot.value.devices}
         if dry:
-            new = [step for step, _uuid in steps - self._told]
+            new = [step for step, _uuid in steps - self._announced]
             self._count({"cordon": new.count(cordon), "reset": new.count(reset)}, Outcome.WOULD)
-        for step, uuid in sorted(steps - self._told):
+        for step, uuid in sorted(steps - self._announced):
             self._events.node(step.value, f"{_named(devices[uuid])}: {WORDS[step]}", warning=True)
-        self._told = steps
+        self._announced = steps
 
 
 WORDS: Mapping[RemedyStep, str] = {

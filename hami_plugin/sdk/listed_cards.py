@@ -337,10 +337,10 @@ def _driver(
             lanes=partial(fabric.lanes, settings),
             listed_by=listed_by,
         )
-        told = Kept(partial(loads, settings), every=LOAD_EVERY_S)
+        cached_loads = Kept(partial(loads, settings), every=LOAD_EVERY_S)
 
         def load(devices: Sequence[Device]) -> Mapping[str, DeviceLoad]:
-            found = told.answer("all")
+            found = cached_loads.answer("all")
             return {one.uuid: found[one.pci] for one in devices if one.pci in found}
 
         return PollingDriver(cards.look, cards.links, load=load, every=every)

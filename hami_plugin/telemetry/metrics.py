@@ -659,7 +659,7 @@ class Usage(Collector):
                 f"container_{name}",
                 text,
                 (*NAMES, *HOLDER),
-                [(labels, told) for labels, usage, device in used if (told := amount(usage, device)) is not None],
+                [(labels, value) for labels, usage, device in used if (value := amount(usage, device)) is not None],
             )
 
 
@@ -759,13 +759,13 @@ class HardwareLoad(Collector):
             ),
         )
         for name, hamis, text, whole, amount in amounts:
-            told = [(one, said) for one, load in found if (said := amount(load)) is not None]
-            yield gauge(f"device_{name}", text, NAMES, [(_names(one), said / whole) for one, said in told])
+            values = [(one, value) for one, load in found if (value := amount(load)) is not None]
+            yield gauge(f"device_{name}", text, NAMES, [(_names(one), value / whole) for one, value in values])
             if self._node:
                 labels = ("node", "device_index", "device_uuid", "device_type", "zone")
                 family = GaugeMetricFamily(f"hami_host_gpu_{hamis}", f"{text} HAMi's ratios go to 100.", labels=labels)
-                for one, said in told:
-                    family.add_metric(self._hamis(one), float(said))
+                for one, value in values:
+                    family.add_metric(self._hamis(one), float(value))
                 yield family
 
     def _hamis(self, one: DeviceOccupancy) -> tuple[str, ...]:
@@ -846,7 +846,7 @@ class HamiUsage(Collector):
         )
         for name, text, amount in amounts:
             devices = ((labels, amount(device)) for labels, _usage, device in self._devices())
-            yield _of_hami(name, text, [(labels, told) for labels, told in devices if told is not None])
+            yield _of_hami(name, text, [(labels, value) for labels, value in devices if value is not None])
         yield _of_hami(
             "hami_container_last_kernel_elapsed_seconds",
             "Seconds since the container last started work on a device.",

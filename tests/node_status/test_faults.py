@@ -8,7 +8,7 @@ from hami_plugin.model.device import Action, Device, Fault, Health
 from hami_plugin.model.placement import Grant
 from hami_plugin.node_status import faults
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.node_status.faults import FaultLog, told
+from hami_plugin.node_status.faults import FaultLog, fault_message
 
 LIMITS = HealthLimits(hold=10, hold_cap=100, clean_looks=3)
 FAULT = Fault(reason="Xid48", message="XID 48: double-bit error", action=Action.RESET)
@@ -44,7 +44,7 @@ def test_a_device_that_many_share_names_some_and_counts_the_rest() -> None:
     record = log.last["v", "a"]
 
     assert (len(record.holders), len(record.others)) == (50, 10)
-    text = told(record, "soon")
+    text = fault_message(record, "soon")
     assert "and 45 more" in text
     assert "10 other pods" in text
     assert len(text) < 1000

@@ -46,9 +46,9 @@ def usage(content: bytes, shares: Sequence[Share]) -> ContainerUsage:
     devices, corrupt = [], 0
     for index, share in enumerate(shares[:MAX_DEVICES]):
         memory = share.device.memory << 20
-        told = [used[index] for used in processes]
-        true = [amount for amount in told if amount <= memory * MEMORY_TOLERANCE]
-        corrupt += len(told) - len(true)
+        amounts = [used[index] for used in processes]
+        true = [amount for amount in amounts if amount <= memory * MEMORY_TOLERANCE]
+        corrupt += len(amounts) - len(true)
         devices.append(
             DeviceUsage(
                 uuid=share.device.uuid,

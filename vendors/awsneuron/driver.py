@@ -203,13 +203,13 @@ def load(paths: HostPaths, devices: Sequence[Device]) -> Mapping[str, DeviceLoad
 
     A device of which a core does not tell is left out, as with drivers that have the file elsewhere.
     """
-    told = {}
+    device_loads = {}
     for device in devices:
         files = list((paths.sysfs / f"devices/virtual/neuron_device/neuron{device.index}").glob(IN_USE))
         amounts = [amount for file in files if (amount := pci.number(file)) is not None]
         if files and len(amounts) == len(files):
-            told[device.uuid] = DeviceLoad(memory_used=sum(amounts))
-    return told
+            device_loads[device.uuid] = DeviceLoad(memory_used=sum(amounts))
+    return device_loads
 
 
 def links(paths: HostPaths, devices: Sequence[Device]) -> Links:

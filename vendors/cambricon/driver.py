@@ -215,8 +215,8 @@ def open_driver(settings: CambriconSettings, paths: HostPaths) -> Driver:
 
 def load(tool: Cnmon, devices: Sequence[Device]) -> Mapping[str, DeviceLoad]:
     """By the tool's table, which is asked for anyway."""
-    told = tool.loads()
-    return {one.uuid: told[one.index] for one in devices if one.index in told}
+    card_loads = tool.loads()
+    return {one.uuid: card_loads[one.index] for one in devices if one.index in card_loads}
 
 
 def links(paths: HostPaths, tool: Cnmon, devices: Sequence[Device]) -> Links:

@@ -155,10 +155,10 @@ class DrsModes:
             return
         if before.problem:
             raise HamiError(f"the DRS mode of {card} is not switched: {before.problem}")
-        word = "on" if on else "off"
-        read(self._tool, len, "-i", str(_index(card)), "--drs", word, deadline=SWITCH_DEADLINE_S)
+        state = "on" if on else "off"
+        read(self._tool, len, "-i", str(_index(card)), "--drs", state, deadline=SWITCH_DEADLINE_S)
         if self.mode(card).current != on:
-            raise HamiError(f"efsmi has switched the DRS mode of {card} {word}, and does not say so")
+            raise HamiError(f"efsmi has switched the DRS mode of {card} {state}, and does not say so")
 
     def _virtual(self, index: int) -> str:
         table = read(self._tool, lambda text: tuple(driver.rows(text)), deadline=self._deadline)

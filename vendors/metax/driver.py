@@ -263,8 +263,8 @@ def open_driver(settings: MetaxSettings, paths: HostPaths) -> Driver:
 
 
 def load(smi: Smi, devices: Sequence[Device]) -> Mapping[str, DeviceLoad]:
-    told = smi.loads()
-    return {one.uuid: told[one.pci] for one in devices if one.pci in told}
+    card_loads = smi.loads()
+    return {one.uuid: card_loads[one.pci] for one in devices if one.pci in card_loads}
 
 
 def links(paths: HostPaths, devices: Sequence[Device]) -> Links:

@@ -143,8 +143,8 @@ def runs_daemon(pod: Json) -> bool:
 
 def _command(container: Json) -> str:
     """The first word of a container that is no path."""
-    words = (str(word) for key in ("command", "args") for word in container.get(key) or ())
-    return next((word for word in words if "/" not in word), "")
+    arguments = (str(argument) for key in ("command", "args") for argument in container.get(key) or ())
+    return next((argument for argument in arguments if "/" not in argument), "")
 
 
 def _nodes(facts: ClusterFacts, nodes: Sequence[Json]) -> Iterator[Finding]:

@@ -265,14 +265,14 @@ async def _directories(settings: Settings, cdi: bool) -> tuple[Directory, ...]:
 
 async def _directory(what: str, path: Path) -> Directory:
     try:
-        return await within(FILE_S, f"directory {what}", lambda: _looked_at(what, path))
+        return await within(FILE_S, f"directory {what}", lambda: _nearest_directory(what, path))
     except StuckError:
         return Directory(what=what, path=str(path), problem=f"its file system does not answer within {FILE_S:g} s")
     except OSError as error:
         return Directory(what=what, path=str(path), problem=error.strerror or str(error))
 
 
-def _looked_at(what: str, path: Path) -> Directory:
+def _nearest_directory(what: str, path: Path) -> Directory:
     """The nearest directory that exists, since the daemon makes what is missing."""
     if path.exists() and not path.is_dir():
         return Directory(what=what, path=str(path), problem="it is not a directory")
@@ -448,7 +448,7 @@ class _Asking:
                 )
             )
             alive = text_in(member(pod, "status"), "phase") not in ("Succeeded", "Failed")
-            if plugins in mounted and ours not in mounted and alive and any(word in named for word in self.words):
+            if plugins in mounted and ours not in mounted and alive and any(name in named for name in self.words):
                 yield f"{text_in(member(pod, 'metadata'), 'namespace')}/{text_in(member(pod, 'metadata'), 'name')}"
 
 

@@ -45,7 +45,7 @@ async def probed(namespace: str, pod: str, container: str, limits: Sequence[int]
     for python in PYTHONS:
         command = [python, "-c", script, *map(str, limits)]
         answer = await _executed(namespace, pod, container, command, kubeconfig)
-        if not (isinstance(answer, Unavailable) and any(word in answer.text for word in ABSENT)):
+        if not (isinstance(answer, Unavailable) and any(message in answer.text for message in ABSENT)):
             break
     else:
         answer = Unavailable(

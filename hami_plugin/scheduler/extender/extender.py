@@ -332,8 +332,12 @@ class Extender:
         try:
             await self._binder.bind(pod, node, decision)
         except OvertakenError as error:
-            said = error.found.annotations
-            if error.found.node or said.get(ASSIGNED_NODE) != node or said.get(BIND_PHASE) == PHASE_ALLOCATING:
+            annotations = error.found.annotations
+            if (
+                error.found.node
+                or annotations.get(ASSIGNED_NODE) != node
+                or annotations.get(BIND_PHASE) == PHASE_ALLOCATING
+            ):
                 raise
             self._give_up(pod.uid, decision, error)
             pod = error.found
