@@ -31,7 +31,7 @@ from hami_plugin.protocol.decisions import DecidedShare, Question, asking, claim
 from hami_plugin.protocol.keys import BIND_PHASE, PHASE_FAILED
 from hami_plugin.protocol.refusals import Refuses
 from hami_plugin.protocol.register import DeviceInfo, MigProfile
-from hami_plugin.scheduler.engine.devices import added, collapsed
+from hami_plugin.scheduler.engine.devices import effective_grants, sum_grants
 from hami_plugin.scheduler.engine.requests import is_part
 from hami_plugin.sdk import NOWHERE, Family, Placement, Reservation, Units, unoccupied
 from hami_plugin.sdk.family import anywhere
@@ -63,7 +63,7 @@ class PodGrants:
     def taken(self) -> Grant | None:
         """What it counts for; None where it has nothing any more."""
         early, late = ([(grant,) for grant in grants] for grants in (self.early, self.late))
-        one = collapsed([*early, *late], len(early)) if self.starting else added(late)
+        one = effective_grants([*early, *late], len(early)) if self.starting else sum_grants(late)
         return one[0] if one else None
 
 
@@ -112,7 +112,7 @@ def exact(pod: PodView, shares: Mapping[str, Grant], _question: Question, _asks:
         if (grant := shares.get(container.name)) is None:
             continue
         if container.alone:
-            early.extend(added([(*late, grant)]))
+            early.extend(sum_grants([(*late, grant)]))
         else:
             late.append(grant)
     return PodGrants(name=pod.key, early=tuple(early), late=tuple(late), starting=pod.phase != "Running")

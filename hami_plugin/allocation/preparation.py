@@ -17,7 +17,7 @@ from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.allocation.settlement import Refusals
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.host.paths import HostFiles, make_shared_directory, remove_files, write_shared
-from hami_plugin.model.delivery import ANSWERED_FOR, Answer, Delivery, Way, whose
+from hami_plugin.model.delivery import ANSWERED_FOR, Answer, Delivery, Way, container_key
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.placement import Assignment, Share
 from hami_plugin.model.views import ContainerView, PodView
@@ -44,7 +44,7 @@ def answered(
     ``devices`` are those that CDI specs describe, if these are not the assignment's.
     """
     uuids = [share.device.uuid for share in assignment.shares] if devices is None else devices
-    to = whose(assignment.pod.uid, assignment.container.name)
+    to = container_key(assignment.pod.uid, assignment.container.name)
     answer = carried(delivery, uuids, own, described, to=to)
     return replace(answer, annotations={ANSWERED_FOR: to, **answer.annotations})
 

@@ -18,7 +18,7 @@ from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import Json, PodView
 from hami_plugin.scheduler.engine.admission import Rewritten, Views
 from hami_plugin.scheduler.engine.devices import ORDER_KEY
-from hami_plugin.scheduler.engine.fit import demands
+from hami_plugin.scheduler.engine.fit import pod_demands
 from hami_plugin.scheduler.engine.policy import ByNumaIf, ReadFirst, Selects
 from hami_plugin.scheduler.engine.requests import Demand, Denied, Invalid
 from hami_plugin.sdk import Family
@@ -194,7 +194,7 @@ def _count(amounts: Counter[str], one: _Asked) -> None:
 def _asked(pods: Views, vendor: ClaimVendor) -> Sequence[_Asked] | Denied:
     pod = pods.filled
     policies = {family.resources.device_type: family.rules.policy for family in vendor.families if family.rules.policy}
-    wanted = demands(pod, policies)
+    wanted = pod_demands(pod, policies)
     if isinstance(wanted, Invalid):
         return Denied(why=str(wanted))
     found: list[_Asked] = []

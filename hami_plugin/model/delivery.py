@@ -54,7 +54,7 @@ ANSWERED_FOR = "hami-plugin.io/answered-for"
 """The annotation in which each answer says whom it was made for. The kubelet keeps it with the answer."""
 
 
-def whose(uid: str, container: str) -> str:
+def container_key(uid: str, container: str) -> str:
     """A container of a pod, in that annotation."""
     return f"{uid}/{container}"
 

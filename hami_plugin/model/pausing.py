@@ -10,7 +10,7 @@ T = TypeVar("T")
 Pausing = Generator[None, None, T]
 
 
-def at_once(work: Pausing[T]) -> T:
+def run_without_pauses(work: Pausing[T]) -> T:
     """The result of the work, without a pause."""
     try:
         while True:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
-from hami_plugin.model.delivery import Answer, whose
+from hami_plugin.model.delivery import Answer, container_key
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.views import Feed, Json, NodeView, PodPatch, PodView, QuotaView
 from hami_plugin.process.aio import Watched
@@ -126,7 +126,8 @@ class Holder:
 class CheckpointEntry:
     """What the kubelet keeps for one container of a resource: its ids, and the answer that it will start it with.
 
-    ``answered_for`` is whom that answer was made for, as ``whose`` writes it; empty for an answer that is not ours.
+    ``answered_for`` is whom that answer was made for, as ``container_key`` writes it; empty for an answer that is not
+    ours.
     """
 
     uid: str
@@ -137,7 +138,7 @@ class CheckpointEntry:
     @property
     def right(self) -> bool:
         """Whether the answer was made for this very container."""
-        return self.answered_for == whose(self.uid, self.container)
+        return self.answered_for == container_key(self.uid, self.container)
 
 
 class Checkpoint(Protocol):

@@ -15,7 +15,7 @@ from hami_plugin.errors import HamiError
 from hami_plugin.model.device import Device, physical_id
 from hami_plugin.model.placement import Grant
 from hami_plugin.node_status.annotations import FamilySource
-from hami_plugin.scheduler.engine.devices import added
+from hami_plugin.scheduler.engine.devices import sum_grants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ def _occupied(
 def _portion(source: FamilySource, device: Device, held: HeldShare, memory: int, counted: int) -> Portion:
     """``counted`` is all of the device's memory as grants count it; 0 where they do not, and it goes with the cores."""
     family = source.family
-    grant = added([tuple(grant for grant in held.grants if grant.uuid == device.uuid)])[0]
+    grant = sum_grants([tuple(grant for grant in held.grants if grant.uuid == device.uuid)])[0]
     every_core = max(1, family.resources.core_count(family.node.every_core(device)))
     cores = family.resources.core_count(grant.cores) / every_core if _limited(grant) else 1.0
     if counted:

@@ -24,8 +24,8 @@ from hami_plugin.protocol.register import DeviceInfo, decode_json
 from hami_plugin.scheduler.engine import devices
 from hami_plugin.scheduler.engine.devices import Given, Instance
 from hami_plugin.scheduler.engine.policy import CHARGED, Policy, by_group, first, standard, when
-from hami_plugin.scheduler.engine.registered import NodeDevices, annotated, none_known
-from hami_plugin.scheduler.engine.requests import Admit, amount, counted, if_limited, not_asked
+from hami_plugin.scheduler.engine.registered import NodeDevices, from_annotation, no_devices
+from hami_plugin.scheduler.engine.requests import Admit, admit_unchanged, amount, count_request, if_limited
 from hami_plugin.sdk.parameters import NO_PARAMETERS, Parameters
 from hami_plugin.sdk.partitions import (
     Cuttable,
@@ -276,8 +276,8 @@ class SchedulingRules:
 
     annotations: AnnotationKeys = field(default_factory=AnnotationKeys)
     policy: Policy | None = None
-    admit: Admit = not_asked
-    node_devices: NodeDevices = none_known
+    admit: Admit = admit_unchanged
+    node_devices: NodeDevices = no_devices
     patch: Patch = both_keys
     lock: LockRule | None = SHARED_LOCK
     cordon: str = ""
@@ -299,7 +299,7 @@ class SchedulingRules:
             annotations=annotations,
             policy=policy,
             admit=admit or if_limited(resources.count),
-            node_devices=annotated(annotations.register, decode),
+            node_devices=from_annotation(annotations.register, decode),
             patch=patch,
         )
 
@@ -315,9 +315,9 @@ def whole_devices(
     """
     several = when(lambda context: context.demand.count > 1, by_group(lambda one: one.state.info.numa))
     return Policy(
-        request=counted(device_type, count=amount(count)),
+        request=count_request(device_type, count=amount(count)),
         serves=standard(device_type, uuids=uuids),
-        charge=devices.whole if booked else devices.slot,
+        charge=devices.charge_whole_device if booked else devices.charge_slot,
         checks=CHARGED if booked else (),
         select=several if same_numa else first,
     )

@@ -14,7 +14,7 @@ from hami_plugin.errors import HamiError
 from hami_plugin.model.views import NodeView, PodView, node_view, pod_view
 from hami_plugin.protocol.lock import NodeLock, render_lock
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.admission import stored
+from hami_plugin.scheduler.engine.admission import admit_document
 from hami_plugin.scheduler.engine.devices import ORDER_KEY
 from hami_plugin.scheduler.engine.fit import PodFit, fit_pod
 from hami_plugin.scheduler.engine.node_info import read_idle_node, read_node, scheduling_policies, with_legacy_register
@@ -65,7 +65,7 @@ class SimulatedScheduler:
 
     def place(self, manifest: Mapping[str, Any], *, lock: bool = True) -> PodView:
         """Admit the pod, create it, decide, lock the node, and bind. ``HamiError`` if nothing fits."""
-        admitted = stored(manifest, self._families)
+        admitted = admit_document(manifest, self._families)
         if isinstance(admitted, Denied):
             raise HamiError(f"the pod is not admitted: {admitted.why}")
         made = pod_view(self._api.create_pod(admitted))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hami_plugin.allocation.capacity import PodGrants, Total, exact, least, overcommitted, wants_none
-from hami_plugin.scheduler.engine.devices import added, collapsed
+from hami_plugin.scheduler.engine.devices import effective_grants, sum_grants
 from tests.support.builders import PERCENT, QUESTION, container, grant, pod
 from tests.support.scale import examples
 
@@ -228,7 +228,7 @@ class Placed:
     def account(self):
         pieces = [(share,) if share else () for _one, share in self.containers]
         pieces = pieces if self.padded else [piece for piece in pieces if piece]
-        taken = added(pieces[self.inits :]) if self.released else collapsed(pieces, self.inits)
+        taken = sum_grants(pieces[self.inits :]) if self.released else effective_grants(pieces, self.inits)
         return taken[0] if taken else grant(0, 0, 0)
 
     @property

@@ -11,7 +11,7 @@ import pytest
 from hami_plugin.cluster import informer
 from hami_plugin.cluster.client import connect_wide
 from hami_plugin.errors import ClusterError
-from hami_plugin.model.pausing import at_once
+from hami_plugin.model.pausing import run_without_pauses
 from hami_plugin.model.ports import Subject
 from hami_plugin.model.views import Feed, PodPatch
 from hami_plugin.process.aio import holds
@@ -98,7 +98,7 @@ async def test_the_next_page_is_asked_for_while_one_is_gone_through(server, timi
     async def until_the_next_is_there(work):
         wanted = min(len(pages) + 2, 3)
         pages.append(await holds(lambda: server.count(LIST_NODES) >= wanted, within=5.0))
-        return at_once(work)
+        return run_without_pauses(work)
 
     monkeypatch.setattr(informer, "in_slices", until_the_next_is_there)
 

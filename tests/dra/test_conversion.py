@@ -6,7 +6,7 @@ import pytest
 
 from hami_plugin.dra.conversion import CLAIMED, ClaimVendor, ConvertedPod, convert, exceeding, read_claimed
 from hami_plugin.model.views import pod_view
-from hami_plugin.scheduler.engine.admission import Views, stored
+from hami_plugin.scheduler.engine.admission import Views, admit_document
 from hami_plugin.scheduler.engine.requests import Denied
 from hami_plugin.sdk import load_vendor, vendor_names
 
@@ -40,7 +40,7 @@ def gpus(count=1, **amounts):
 
 def converted(asked, *vendors):
     vendors = vendors or (NVIDIA,)
-    there = stored(asked, [family for one in vendors for family in one.families])
+    there = admit_document(asked, [family for one in vendors for family in one.families])
     return convert(there, Views(asked=pod_view(asked), filled=pod_view(there)), vendors, "token")
 
 
@@ -186,7 +186,7 @@ def test_every_vendors_whole_device_can_be_asked_for_or_is_refused_with_the_reas
 
 def convert_one(one):
     asked = pod({one.families[0].resources.count: "1"})
-    there = stored(asked, one.families)
+    there = admit_document(asked, one.families)
     if isinstance(there, Denied):
         return there
     return convert(there, Views(asked=pod_view(asked), filled=pod_view(there)), (one,), "token")

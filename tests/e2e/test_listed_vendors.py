@@ -12,7 +12,7 @@ from hami_plugin.demo.node import NODE, SimulatedNode
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.views import ContainerView, NodeView, pod_view
 from hami_plugin.protocol import keys
-from hami_plugin.scheduler.engine.devices import Context, idle
+from hami_plugin.scheduler.engine.devices import Context, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, fit
 from hami_plugin.scheduler.engine.requests import Demand
 from tests.e2e.manifests import manifest
@@ -47,7 +47,7 @@ async def run(stage: SimulatedNode, view: NodeView, limits: Mapping[str, int]) -
     assert family.rules.policy
     demand = family.rules.policy.request(ContainerView(name="main", limits=asked))
     assert isinstance(demand, Demand)
-    states = [idle(info) for info in family.rules.node_devices(view)]
+    states = [idle_state(info) for info in family.rules.node_devices(view)]
     outcome = fit(family.rules.policy, states, Context(demand=demand, pod=made))
     assert isinstance(outcome, Granted)
     told = family.rules.patch(family, made, {family.resources.device_type: (outcome.grants,)})

@@ -55,7 +55,7 @@ from hami_plugin.protocol import decisions as pods
 from hami_plugin.protocol import handshake, lock, register, scores
 from hami_plugin.protocol.decisions import claims
 from hami_plugin.scheduler.engine.admission import Scheduling, review
-from hami_plugin.scheduler.extender.payloads import extender_args, readable
+from hami_plugin.scheduler.extender.payloads import extender_args, require_pod_shape
 from hami_plugin.sdk import Driver, Family, load_vendor, pci, tools, vendor_names
 from hami_plugin.sdk.tools import ToolError, json_object
 from hami_plugin.simulation.hardware import vendor_of
@@ -257,7 +257,7 @@ def extender(data: bytes) -> None:
 def webhook(data: bytes) -> None:
     value = decoded_json(data)
     if value is not None:
-        readable(value, "admission review")
+        require_pod_shape(value, "admission review")
         review(value, families(), Scheduling(name="hami-scheduler"))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hami_plugin.errors import HamiError, WireError
 from hami_plugin.protocol.decisions import decode_devices, encode_devices
 from hami_plugin.protocol.register import DeviceInfo, decode_json, decode_legacy, encode_json, encode_legacy
-from hami_plugin.scheduler.engine.devices import added, collapsed
+from hami_plugin.scheduler.engine.devices import effective_grants, sum_grants
 from hami_plugin.scheduler.engine.policy import Policy
 from hami_plugin.scheduler.engine.requests import Demand, Denied, Invalid
 from hami_plugin.scheduler.engine.scores import WEIGHTS_KEY, Decision, Ranking, fullness, ordered, score, weights
@@ -200,8 +200,10 @@ def _collapse(question: Json) -> Json:
     inits = question["pod"].get("init_count", 0)
     pods = {device_type: values.pieces(pieces) for device_type, pieces in question["pd"].items()}
     return {
-        "collapsed": {w: [[values.granted(g, slots=True) for g in collapsed(p, inits)]] for w, p in pods.items()},
-        "app_only": {w: [[values.granted(g, slots=True) for g in added(p[inits:])]] for w, p in pods.items()},
+        "collapsed": {
+            w: [[values.granted(g, slots=True) for g in effective_grants(p, inits)]] for w, p in pods.items()
+        },
+        "app_only": {w: [[values.granted(g, slots=True) for g in sum_grants(p[inits:])]] for w, p in pods.items()},
     }
 
 

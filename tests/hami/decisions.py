@@ -12,7 +12,7 @@ from hami_plugin.model.views import PodView
 from hami_plugin.protocol.decisions import decode_devices, encode_devices
 from hami_plugin.scheduler.engine.devices import Given, NodeInfo, Piece, PodAllocation
 from hami_plugin.scheduler.engine.filter import ScoredNodes, score_nodes
-from hami_plugin.scheduler.engine.fit import CycleOptions, Demands, Policies, demands
+from hami_plugin.scheduler.engine.fit import CycleOptions, Demands, Policies, pod_demands
 from hami_plugin.scheduler.engine.node_info import device_pool, scheduling_policies
 from hami_plugin.scheduler.engine.pod_info import patch
 from hami_plugin.scheduler.engine.requests import Demand, Invalid
@@ -91,7 +91,7 @@ def answer(question: Json, catalog: Catalog) -> Json:
     """Our decision."""
     asked = situation(question, catalog)
     policies = asked.rules
-    wanted = demands(asked.pod, policies)
+    wanted = pod_demands(asked.pod, policies)
     choice = score_nodes(asked.pod, policies, asked.node_infos, CIRCUMSTANCES, order=NODE_ORDER)
     return {
         "requests": [] if isinstance(wanted, Invalid) else [requests(asked.known, one) for one in wanted],
@@ -142,7 +142,7 @@ def sound_decision(question: Json, answer: Json, catalog: Catalog) -> bool:
     nowhere.
     """
     asked = situation(question, catalog)
-    wanted = demands(asked.pod, asked.rules)
+    wanted = pod_demands(asked.pod, asked.rules)
     if isinstance(wanted, Invalid):
         return not answer["scores"] and not answer["best"] and not answer["annotations"]
     node_infos = {node_info.node.name: node_info for node_info in asked.node_infos}

@@ -9,7 +9,7 @@ from math import comb
 
 from hami_plugin.model.placement import Grant
 from hami_plugin.scheduler.engine.devices import Candidate, Context, Quota
-from hami_plugin.scheduler.engine.fit import Granted, candidate, fit, walked
+from hami_plugin.scheduler.engine.fit import Granted, check_device, collect_candidates, fit
 from hami_plugin.scheduler.engine.policy import Policy, first
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.reasons import summary as told_as
@@ -63,7 +63,7 @@ def options(question: Json, demand: Demand) -> Context:
 def serving(question: Json, policy: Policy, demand: Demand) -> tuple[str, ...]:
     """The devices that would serve, in walking order; a card of which several shares may be had, so many times."""
     context = options(question, demand)
-    return tuple(one.uuid for one in walked(policy, context.states[::-1], context)[0])
+    return tuple(one.uuid for one in collect_candidates(policy, context.states[::-1], context)[0])
 
 
 def counted(reason: str) -> Mapping[str, int]:
@@ -91,7 +91,7 @@ def consistent(question: Json, ours: Json, policy: Policy, parity: Parity) -> bo
         beside = [one for one in chosen if one.uuid == uuid]
         if uuid not in states or (beside and not policy.again(states[uuid])):
             return False
-        found = candidate(policy, states[uuid], context, beside)
+        found = check_device(policy, states[uuid], context, beside)
         if isinstance(found, Reason):
             return False
         chosen.append(found)
@@ -104,7 +104,7 @@ def reasons_hold(question: Json, text: str, policy: Policy, demand: Demand) -> b
     context = options(question, demand)
     if closed := next((reason for gate in policy.gates if (reason := gate(context))), None):
         return text == told_as({closed: 1}, len(context.states))
-    walks = [walked(policy, group, context) for group in policy.group(context.states[::-1], context)]
+    walks = [collect_candidates(policy, group, context) for group in policy.group(context.states[::-1], context)]
     able = sum(len(eligible) for eligible, _ in walks)
     against = Counter(str(reason) for _, (_, reasons) in walks for reason in reasons if reason)
     said = dict(counted(text))

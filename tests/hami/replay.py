@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain, combinations, islice
 
 from hami_plugin.scheduler.engine.devices import DeviceState, Given, NodeInfo
-from hami_plugin.scheduler.engine.filter import NodeScore, node_order, node_score, ranked
+from hami_plugin.scheduler.engine.filter import NodeScore, node_order, node_score, rank_nodes
 from hami_plugin.scheduler.engine.fit import (
     CycleState,
     Demands,
@@ -20,10 +20,10 @@ from hami_plugin.scheduler.engine.fit import (
     PodFit,
     Refused,
     Step,
-    demands,
     fit,
     fit_pod,
     in_order,
+    pod_demands,
     refusal,
 )
 from hami_plugin.scheduler.engine.pod_info import patch
@@ -227,7 +227,7 @@ def explained(
     Ours is followed in the same way first: it must be what its own steps lead to.
     """
     asked = situation(question, catalog)
-    wanted, weighing = demands(asked.pod, asked.rules), weights(asked.pod.annotations)
+    wanted, weighing = pod_demands(asked.pod, asked.rules), weights(asked.pod.annotations)
     if isinstance(wanted, Invalid) or isinstance(weighing, Invalid) or ours["err"]:
         return ()
     course = Course(asked=asked, wanted=wanted, weighing=weighing)
@@ -273,7 +273,7 @@ class _Replay:
             ):
                 self.ids.append(self.reasons.of_refusal(node_info, self._refusal(node_info)))
         order = node_order(self.course.asked.pod, NODE_ORDER)
-        best = ranked(placed, order)[-1:]
+        best = rank_nodes(placed, order)[-1:]
         if "".join(one.name for one in best) != self.theirs["best"]:
             raise Unexplained
         if not best and self.theirs.get("annotations"):

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hami_plugin.scheduler.engine.devices import Candidate
-from hami_plugin.scheduler.engine.fit import candidate
+from hami_plugin.scheduler.engine.fit import check_device
 from tests.hami import fits
 from tests.hami.answers import DECISION, answer, consistent
 from tests.hami.catalog import Catalog
@@ -119,7 +119,7 @@ def other_choices(case: Case, ours: Json) -> Iterator[Json]:
     assert known.family.rules.policy
     demand = known.parity.demand(question["request"])
     context = fits.options(question, demand)
-    alone = [candidate(known.family.rules.policy, state, context, ()) for state in context.states]
+    alone = [check_device(known.family.rules.policy, state, context, ()) for state in context.states]
     able = {one.uuid: one for one in alone if isinstance(one, Candidate)}
 
     def choice(uuids: Sequence[str]) -> Json:

@@ -15,7 +15,7 @@ from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import PodView
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.devices import Context, idle
+from hami_plugin.scheduler.engine.devices import Context, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, fit
 from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.sdk import AnnotationKeys, Card, Family, Hardware, Resources, Vendor, listed_vendor, whole_devices
@@ -182,7 +182,7 @@ def test_several_whole_devices_are_of_one_numa_node_where_that_is_asked_for(
 def test_a_whole_device_is_booked_with_its_memory_and_cores_or_alone(booked: bool, taken: tuple[int, int]) -> None:
     policy = whole_devices("Acme", "acme.example/card", uuids=UUIDS, booked=booked)
 
-    outcome = fit(policy, [idle(info(0))], context(1))
+    outcome = fit(policy, [idle_state(info(0))], context(1))
 
     assert isinstance(outcome, Granted)
     assert [(grant.memory, grant.cores) for grant in outcome.grants] == [taken]
@@ -190,7 +190,7 @@ def test_a_whole_device_is_booked_with_its_memory_and_cores_or_alone(booked: boo
 
 def chosen(policy: Any, busy: int) -> set[str]:
     """Two of four cards, in turns on two NUMA nodes, of which one is unwell."""
-    outcome = fit(policy, [idle(info(n, health=n != busy)) for n in range(4)], context(2))
+    outcome = fit(policy, [idle_state(info(n, health=n != busy)) for n in range(4)], context(2))
     return {grant.uuid for grant in outcome.grants} if isinstance(outcome, Granted) else set()
 
 

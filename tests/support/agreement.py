@@ -27,13 +27,13 @@ from hami_plugin.model.views import NodeView, PodView, pod_view
 from hami_plugin.node_status.annotations import FamilySource, Style, desired_annotations
 from hami_plugin.process.aio import Watched
 from hami_plugin.protocol.keys import OWN
-from hami_plugin.scheduler.engine.admission import Scheduling, defaults, review, stored
-from hami_plugin.scheduler.engine.capacity import impossible, sizes
+from hami_plugin.scheduler.engine.admission import Scheduling, admit_document, defaults, review
+from hami_plugin.scheduler.engine.capacity import sizes, why_impossible
 from hami_plugin.scheduler.engine.devices import Given
 from hami_plugin.scheduler.engine.filter import ClusterSnapshot, NoDemand, filter_nodes
 from hami_plugin.scheduler.engine.fit import PodFit, fit_pod
 from hami_plugin.scheduler.engine.node_info import read_idle_node, read_node, scheduling_policies, with_legacy_register
-from hami_plugin.scheduler.engine.node_resources import insufficient_other, resource_names, without_device
+from hami_plugin.scheduler.engine.node_resources import insufficient_other, resource_names, shares_without_device
 from hami_plugin.scheduler.engine.pod_info import PodIndex, patch
 from hami_plugin.scheduler.engine.requests import Denied
 from hami_plugin.sdk import Family, load_vendor, vendor_names
@@ -210,7 +210,7 @@ class Trial:
         """By the webhook and the extender. None where there is no node for it."""
         families = every_family()
         verdict = review(manifest, families, Scheduling())
-        admitted = stored(manifest, families)
+        admitted = admit_document(manifest, families)
         if isinstance(verdict, Denied) or isinstance(admitted, Denied):
             return None
         pod, ledger = pod_view(admitted), PodIndex()
@@ -218,7 +218,9 @@ class Trial:
             ledger.see(one, families)
         node_info = read_idle_node(self.ground.node, families).node_info
         snapshot = ClusterSnapshot(families=families, nodes={NODE: node_info}, pods=ledger)
-        if insufficient_other(pod, self.ground.node, families) or impossible(pod, families, sizes(node_info, families)):
+        if insufficient_other(pod, self.ground.node, families) or why_impossible(
+            pod, families, sizes(node_info, families)
+        ):
             return None
         found = filter_nodes(snapshot, pod, [NODE])
         if isinstance(found, NoDemand):
@@ -229,10 +231,10 @@ class Trial:
         """By rules that do not read what the node refuses; None where they too find nothing to give."""
         families = every_family()
         admitted = defaults(pod_view(manifest), families)
-        if isinstance(admitted, Denied) or without_device(admitted.pod, families):
+        if isinstance(admitted, Denied) or shares_without_device(admitted.pod, families):
             return None
         node_info = read_idle_node(self.ground.node, families).node_info
-        if insufficient_other(admitted.pod, self.ground.node, families) or impossible(
+        if insufficient_other(admitted.pod, self.ground.node, families) or why_impossible(
             admitted.pod, families, sizes(node_info, families)
         ):
             return None  # kube-scheduler or the webhook says no by itself, whatever is free

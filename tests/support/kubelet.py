@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hami_plugin.errors import HamiError, RefusedError
-from hami_plugin.model.delivery import ANSWERED_FOR, whose
+from hami_plugin.model.delivery import ANSWERED_FOR, container_key
 from hami_plugin.model.ports import CheckpointEntry
 from hami_plugin.model.views import PodView
 
@@ -31,7 +31,7 @@ def kept(
     """A container with the answer that was made for it, or for the one in ``answered``."""
     other, name = answered or (pod, container)
     return CheckpointEntry(
-        uid=pod.uid, container=container, ids=frozenset(replicas), answered_for=whose(other.uid, name)
+        uid=pod.uid, container=container, ids=frozenset(replicas), answered_for=container_key(other.uid, name)
     )
 
 

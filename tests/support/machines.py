@@ -19,7 +19,7 @@ from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import NodeView, PodView, pod_view
 from hami_plugin.protocol.refusals import all_served
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.admission import stored
+from hami_plugin.scheduler.engine.admission import admit_document
 from hami_plugin.scheduler.engine.fit import PodFit, fit_pod
 from hami_plugin.scheduler.engine.node_info import read_node, scheduling_policies
 from hami_plugin.scheduler.engine.pod_info import patch
@@ -230,7 +230,7 @@ def _decided(found: Found, way: Way, limits: Mapping[str, int]) -> PodView | str
         "spec": {"nodeName": NODE, "containers": [{"name": "main", "resources": resources}]},
         "status": {"phase": "Pending"},
     }
-    admitted = stored(manifest, [found.family])
+    admitted = admit_document(manifest, [found.family])
     assert isinstance(admitted, Mapping), admitted
     pod = pod_view(admitted)
     placed = fit_pod(pod, scheduling_policies([found.family]), read_node(found.node, [found.family], ()).node_info)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import vendors
 from hami_plugin.cli import main
-from hami_plugin.scheduler.engine.devices import idle
+from hami_plugin.scheduler.engine.devices import idle_state
 from hami_plugin.sdk import Vendor, load_vendor, vendor_names
 from tests.support import contract
 from tests.support.described import described
@@ -66,7 +66,7 @@ def test_its_names_are_nobody_elses(acme: Vendor) -> None:
 @given(data=st.data())
 def test_its_policy_keeps_the_laws(law: contract.Law, acme: Vendor, data: st.DataObject) -> None:
     (family,) = contract.families(acme)
-    devices = [idle(info) for info in described(acme, family, contract.machine("acme", ["Acme One"]))]
+    devices = [idle_state(info) for info in described(acme, family, contract.machine("acme", ["Acme One"]))]
     situation = data.draw(contract.situations(family, devices))
     if situation is not None:
         law(situation)

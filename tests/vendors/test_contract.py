@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hami_plugin.scheduler.engine.devices import DeviceState, idle
+from hami_plugin.scheduler.engine.devices import DeviceState, idle_state
 from hami_plugin.sdk import Family, Vendor, load_vendor, vendor_names
 from tests.hami import values
 from tests.hami.run import read
@@ -64,7 +64,7 @@ def devices(device_type: str) -> tuple[DeviceState, ...]:
         (infos for model in MODELS if (infos := described(vendor, family, contract.machine(vendor.name, [model])))),
         (),
     )
-    return tuple(idle(info) for info in found) or recorded(device_type)
+    return tuple(idle_state(info) for info in found) or recorded(device_type)
 
 
 def recorded(device_type: str) -> tuple[DeviceState, ...]:
@@ -72,7 +72,7 @@ def recorded(device_type: str) -> tuple[DeviceState, ...]:
     for case in read(ROOT / "tests/vectors/enflame_vgcu_fit.jsonl.xz"):
         states = [values.state(item) for item in case.question["devices"]]
         if case.question["vendor"] == device_type and len(states) == 8:
-            return tuple(idle(state.info) for state in states if state.info.health)
+            return tuple(idle_state(state.info) for state in states if state.info.health)
     raise AssertionError(device_type)
 
 

@@ -21,7 +21,7 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.admission import stored
+from hami_plugin.scheduler.engine.admission import admit_document
 from hami_plugin.scheduler.engine.fit import PodFit, fit_pod
 from hami_plugin.scheduler.engine.node_info import read_node, scheduling_policies
 from hami_plugin.scheduler.engine.pod_info import patch
@@ -70,7 +70,7 @@ class Filling:
             "spec": {"nodeName": NODE, "containers": [{"name": "main", "resources": resources}]},
             "status": {"phase": "Pending"},
         }
-        admitted = stored(manifest, [self.family])
+        admitted = admit_document(manifest, [self.family])
         assert isinstance(admitted, Mapping), admitted
         pod = pod_view(admitted)
         node_info = read_node(self.seen.node, [self.family], [one for one, _ids in self.served]).node_info

@@ -10,7 +10,7 @@ from hami_plugin.model.quantity import exact
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.scheduler.engine.devices import WHOLE, Candidate, Charge, Context, DeviceState, memory_of
 from hami_plugin.scheduler.engine.policy import Policy, free_cores, free_memory, standard
-from hami_plugin.scheduler.engine.requests import Admit, Admitted, Denied, amount, counted
+from hami_plugin.scheduler.engine.requests import Admit, Admitted, Denied, amount, count_request
 from hami_plugin.sdk import AnnotationKeys, Family, Resources
 from vendors.amd.settings import AmdSettings
 
@@ -23,7 +23,7 @@ KEYS = replace(AnnotationKeys.of_agent("amd"), handshake="")
 def families(settings: AmdSettings) -> tuple[Family, ...]:
     """The one family of this vendor."""
     policy = Policy(
-        request=counted(
+        request=count_request(
             DEVICE_TYPE,
             count=amount(settings.count, limits_only=True),
             memory=amount(settings.memory, limits_only=True),

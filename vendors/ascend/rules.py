@@ -12,7 +12,7 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.register import decode_json
-from hami_plugin.scheduler.engine.devices import WHOLE, Candidate, Charge, Context, DeviceState, Given, asked
+from hami_plugin.scheduler.engine.devices import WHOLE, Candidate, Charge, Context, DeviceState, Given, charge_request
 from hami_plugin.scheduler.engine.policy import (
     CHARGED,
     ChargeCheck,
@@ -24,7 +24,16 @@ from hami_plugin.scheduler.engine.policy import (
     whole_modules,
 )
 from hami_plugin.scheduler.engine.reasons import Reason
-from hami_plugin.scheduler.engine.requests import INT32_MAX, Admit, Admitted, Denied, Request, amount, counted, written
+from hami_plugin.scheduler.engine.requests import (
+    INT32_MAX,
+    Admit,
+    Admitted,
+    Denied,
+    Request,
+    amount,
+    count_request,
+    limit_or_request,
+)
 from hami_plugin.scheduler.engine.scores import Decision, neutral, share_together
 from hami_plugin.sdk import AnnotationKeys, Family, Patch, Resources, SchedulingRules, both_keys
 from vendors.ascend.settings import MODULES, AscendSettings, Chip
@@ -41,7 +50,7 @@ def soft(pod: PodView) -> bool:
 
 def request(chip: Chip) -> Request:
     """A number of NPUs, each with memory and cores; whole ones when nothing is said of memory."""
-    return counted(
+    return count_request(
         chip.device_type,
         count=amount(chip.count, least=1),
         memory=amount(chip.memory, factor=chip.memory_factor, fraction="ignore"),
@@ -67,7 +76,7 @@ def admission(chip: Chip, chips: Sequence[Chip]) -> Admit:
 def _admitted(chip: Chip, container: ContainerView, *, cut: bool) -> Admitted | Denied:
     asked = whole(container.limits[chip.count])
     count = _whole_modules(chip, asked)
-    if cut and whole(written(container, chip.cores) or "0") > 0:
+    if cut and whole(limit_or_request(container, chip.cores) or "0") > 0:
         raise ValueError(f"{chip.cores} is for pods with the annotation {MODE}: {SOFT}; leave it out, or add that")
     factor = max(1, chip.memory_factor)
     mib = chip.memory_allocatable
@@ -140,7 +149,7 @@ def charge_for(chip: Chip) -> Callable[[DeviceState, Context, Sequence[Candidate
     """As asked. In units of several MiB a template's size cannot be written: then it is found again."""
 
     def charged(state: DeviceState, context: Context, eligible: Sequence[Candidate]) -> Charge:
-        bill = asked(state, context, eligible)
+        bill = charge_request(state, context, eligible)
         exact = chip.memory_factor <= 1 or soft(context.pod)
         memory = bill.memory if exact else chip.cut(bill.memory) or bill.memory
         return bill._replace(memory=memory, notes=state.notes or None)

@@ -16,11 +16,11 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.devices import Candidate, Charge, Context, DeviceState, Given, restored
+from hami_plugin.scheduler.engine.devices import Candidate, Charge, Context, DeviceState, Given, restore_grant
 from hami_plugin.scheduler.engine.policy import Policy, Selection, consecutive, first, standard
 from hami_plugin.scheduler.engine.reasons import Reason
-from hami_plugin.scheduler.engine.registered import capacity, counted_in
-from hami_plugin.scheduler.engine.requests import Admitted, Asked, Demand, Denied, Invalid, amount, written
+from hami_plugin.scheduler.engine.registered import capacity, from_capacity
+from hami_plugin.scheduler.engine.requests import Admitted, Asked, Demand, Denied, Invalid, amount, limit_or_request
 from hami_plugin.sdk import (
     AnnotationKeys,
     Family,
@@ -103,7 +103,7 @@ def neighbours(eligible: Sequence[Candidate], context: Context) -> Selection:
 
 def restore(state: DeviceState, grant: Grant, pod: PodView) -> DeviceState:
     """Masks are joined: two that overlap must not add up to one that leaves other cores free."""
-    return replace(restored(state, grant, pod), cores=state.cores | grant.cores)
+    return replace(restore_grant(state, grant, pod), cores=state.cores | grant.cores)
 
 
 def device(settings: AwsNeuronSettings, node: NodeView, number: int, count: int) -> DeviceInfo:
@@ -143,7 +143,7 @@ def families(settings: AwsNeuronSettings, clock: Callable[[], int] = time.time_n
         numbers: list[int] = []
         kind: dict[str, str] = {}
         for container, piece in zip(pod.containers, given[family.resources.device_type], strict=False):
-            whole = written(container, settings.count) is not None
+            whole = limit_or_request(container, settings.count) is not None
             for grant in piece:
                 numbers += [grant.index] if whole else ids(grant, settings.cores_per_device)
             kind |= {} if whole or not piece else {"NEURON_RESOURCE_TYPE": settings.cores}
@@ -170,7 +170,7 @@ def families(settings: AwsNeuronSettings, clock: Callable[[], int] = time.time_n
             annotations=AnnotationKeys(allocated="hami.io/aws-neuron-devices-allocated"),
             policy=policy,
             admit=admit,
-            node_devices=counted_in(settings.count, lambda *asked: device(settings, *asked)),
+            node_devices=from_capacity(settings.count, lambda *asked: device(settings, *asked)),
             patch=patch,
             lock=None,
         ),

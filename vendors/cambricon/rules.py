@@ -8,8 +8,8 @@ from typing import Final
 from hami_plugin.model.views import PodView
 from hami_plugin.scheduler.engine.devices import Given
 from hami_plugin.scheduler.engine.policy import CHARGED, Policy, standard, within_quota
-from hami_plugin.scheduler.engine.registered import summed
-from hami_plugin.scheduler.engine.requests import amount, counted, if_limited
+from hami_plugin.scheduler.engine.registered import from_summed_capacity
+from hami_plugin.scheduler.engine.requests import amount, count_request, if_limited
 from hami_plugin.sdk import AnnotationKeys, Family, LockRule, Resources, SchedulingRules, Units, both_keys
 from vendors.cambricon.settings import SLOTS, CambriconSettings
 
@@ -39,7 +39,7 @@ def families(settings: CambriconSettings) -> tuple[Family, ...]:
     names = resources(settings)
     memory, cores = amount(names.memory, factor=UNIT), amount(names.cores, fraction="ignore")
     policy = Policy(
-        request=counted(DEVICE_TYPE, count=amount(names.count), memory=memory, cores=cores, default_cores=100),
+        request=count_request(DEVICE_TYPE, count=amount(names.count), memory=memory, cores=cores, default_cores=100),
         serves=standard(DEVICE_TYPE, uuids=("cambricon.com/use-gpuuuid", "cambricon.com/nouse-gpuuuid")),
         checks=(within_quota(memory=names.memory, cores=names.cores, factor=UNIT), *CHARGED),
     )
@@ -52,7 +52,9 @@ def families(settings: CambriconSettings) -> tuple[Family, ...]:
             ),
             policy=policy,
             admit=if_limited(names.count),
-            node_devices=summed(names.cores, names.memory, each=SLOTS, unit=UNIT, name=AGENT, device_type=DEVICE_TYPE),
+            node_devices=from_summed_capacity(
+                names.cores, names.memory, each=SLOTS, unit=UNIT, name=AGENT, device_type=DEVICE_TYPE
+            ),
             patch=patch,
             lock=LockRule(annotation="cambricon.com/dsmlu.lock", expires_s=120.0, named=False),
         ),

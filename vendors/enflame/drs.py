@@ -23,8 +23,8 @@ from hami_plugin.scheduler.engine.requests import (
     Invalid,
     Request,
     amount,
-    counted,
-    written,
+    count_request,
+    limit_or_request,
 )
 from hami_plugin.sdk import AnnotationKeys, Family, Patch, Resources, SchedulingRules
 from vendors.enflame import partitions
@@ -114,10 +114,10 @@ def family(settings: EnflameSettings, clock: Callable[[], int]) -> Family:
 def request(settings: EnflameSettings) -> Request:
     """One partition a container: of so many slices, or else the smallest with so much memory and cores."""
     slices = amount(settings.drs, fraction="ignore")
-    parts = counted(
+    parts = count_request(
         DEVICE_TYPE,
         count=lambda container: (
-            1 if any(written(container, part) for part in (settings.memory, settings.cores)) else None
+            1 if any(limit_or_request(container, part) for part in (settings.memory, settings.cores)) else None
         ),
         memory=amount(settings.memory, fraction="round up"),
         cores=amount(settings.cores, fraction="round up"),
@@ -143,7 +143,7 @@ def admission(settings: EnflameSettings) -> Admit:
 
     def admit(container: ContainerView, _pod: PodView) -> Admitted | Denied:
         for resources in ((settings.drs,), (settings.memory, settings.cores)):
-            texts = {name: written(container, name) for name in resources}
+            texts = {name: limit_or_request(container, name) for name in resources}
             asked = {name: text for name, text in texts.items() if text is not None}
             for name, text in asked.items():
                 if not 0 < _units(text) <= most[name]:

@@ -15,7 +15,7 @@ from hami_plugin.protocol.decisions import asking
 from hami_plugin.protocol.grammar import from_json, int_of, object_of, to_json
 from hami_plugin.protocol.keys import OWN
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.devices import WHOLE, Booked, Context, DeviceState, restored, taken
+from hami_plugin.scheduler.engine.devices import WHOLE, Booked, Context, DeviceState, restore_grant, subtract_grant
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import INT32_MAX
 from hami_plugin.sdk import Cuttable
@@ -243,12 +243,12 @@ def several(pod: PodView, count: int, resources: Sequence[str]) -> bool:
 
 def booked(state: DeviceState, grant: Grant, profile: str, slots: int = 1) -> Booked:
     """The share, and its partition."""
-    return _without(taken(state, grant, slots=slots), profile), grant
+    return _without(subtract_grant(state, grant, slots=slots), profile), grant
 
 
 def had(state: DeviceState, grant: Grant, pod: PodView, profile: str) -> DeviceState:
     """What a pod has already."""
-    return _without(restored(state, grant, pod), profile)
+    return _without(restore_grant(state, grant, pod), profile)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,20 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.devices import Booked, Candidate, Charge, Context, DeviceState, Given, asked
+from hami_plugin.scheduler.engine.devices import Booked, Candidate, Charge, Context, DeviceState, Given, charge_request
 from hami_plugin.scheduler.engine.policy import CHARGED, Policy, enough, healthy, idle_device, of_this_type, standard
 from hami_plugin.scheduler.engine.reasons import Reason
-from hami_plugin.scheduler.engine.registered import counted_in
-from hami_plugin.scheduler.engine.requests import Admit, Admitted, Denied, Invalid, Request, amount, counted, if_limited
+from hami_plugin.scheduler.engine.registered import from_capacity
+from hami_plugin.scheduler.engine.requests import (
+    Admit,
+    Admitted,
+    Denied,
+    Invalid,
+    Request,
+    amount,
+    count_request,
+    if_limited,
+)
 from hami_plugin.sdk import (
     AnnotationKeys,
     Family,
@@ -43,7 +52,7 @@ KEYS = AnnotationKeys(
 def whole(settings: EnflameSettings) -> Family:
     """Cards that nobody else uses."""
     policy = Policy(
-        request=counted(WHOLE, count=amount(settings.whole), default_memory=UNITS, default_cores=UNITS),
+        request=count_request(WHOLE, count=amount(settings.whole), default_memory=UNITS, default_cores=UNITS),
         serves=(healthy, of_this_type(WHOLE), idle_device),
         checks=(),
     )
@@ -53,7 +62,7 @@ def whole(settings: EnflameSettings) -> Family:
             annotations=KEYS,
             policy=policy,
             admit=if_limited(settings.whole),
-            node_devices=counted_in(settings.whole, _cards("GCU", WHOLE, slots=1)),
+            node_devices=from_capacity(settings.whole, _cards("GCU", WHOLE, slots=1)),
             lock=None,
         ),
     )
@@ -61,8 +70,10 @@ def whole(settings: EnflameSettings) -> Family:
 
 def shared(settings: EnflameSettings, clock: Callable[[], int]) -> Family:
     """The first cards with so much percent left; where partitions have been cut, with one that is as large."""
-    counted_cards = counted_in(CARDS, _cards("enflame", DEVICE_TYPE, slots=UNITS))
-    request = counted(SHARED, count=amount(settings.shared), percent=amount(settings.percentage, least=1, most=UNITS))
+    counted_cards = from_capacity(CARDS, _cards("enflame", DEVICE_TYPE, slots=UNITS))
+    request = count_request(
+        SHARED, count=amount(settings.shared), percent=amount(settings.percentage, least=1, most=UNITS)
+    )
     return Family(
         resources=Resources(
             device_type=SHARED,
@@ -142,7 +153,7 @@ def _cards(name: str, kind: str, *, slots: int) -> Callable[[NodeView, int, int]
 
 def share(state: DeviceState, context: Context, eligible: Sequence[Candidate]) -> Charge:
     """The percentage, under the name that HAMi 2.7 writes."""
-    return asked(state, context, eligible)._replace(device_type=DEVICE_TYPE)
+    return charge_request(state, context, eligible)._replace(device_type=DEVICE_TYPE)
 
 
 def admission(settings: EnflameSettings, request: Request) -> Admit:

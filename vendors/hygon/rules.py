@@ -6,7 +6,7 @@ from typing import Final
 
 from hami_plugin.protocol.register import decode_legacy
 from hami_plugin.scheduler.engine.policy import Policy, standard
-from hami_plugin.scheduler.engine.requests import amount, counted
+from hami_plugin.scheduler.engine.requests import amount, count_request
 from hami_plugin.sdk import AnnotationKeys, Family, Resources
 from vendors.hygon.settings import HygonSettings
 
@@ -23,7 +23,7 @@ def families(settings: HygonSettings) -> tuple[Family, ...]:
         memory_factor=settings.memory_factor,
     )
     policy = Policy(
-        request=counted(
+        request=count_request(
             DEVICE_TYPE,
             count=amount(names.count),
             memory=amount(names.memory, factor=settings.memory_factor, fraction="ignore"),

@@ -18,7 +18,7 @@ from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.register import DeviceInfo, decode_legacy, encode_legacy
 from hami_plugin.scheduler.engine.policy import Policy, standard
-from hami_plugin.scheduler.engine.requests import Admit, Admitted, amount, counted
+from hami_plugin.scheduler.engine.requests import Admit, Admitted, amount, count_request
 from hami_plugin.sdk import (
     AnnotationKeys,
     Card,
@@ -88,7 +88,7 @@ def families(settings: IluvatarSettings) -> tuple[Family, ...]:
 def family(chip: IluvatarChip) -> Family:
     """The chip is chosen by the resource's name."""
     policy = Policy(
-        request=counted(
+        request=count_request(
             chip.device_type,
             count=amount(chip.count),
             memory=amount(chip.memory, factor=UNIT),

@@ -9,7 +9,16 @@ from dataclasses import replace
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.devices import Booked, Candidate, Context, DeviceState, Given, Piece, asked, whole
+from hami_plugin.scheduler.engine.devices import (
+    Booked,
+    Candidate,
+    Context,
+    DeviceState,
+    Given,
+    Piece,
+    charge_request,
+    charge_whole_device,
+)
 from hami_plugin.scheduler.engine.policy import (
     DeviceCheck,
     Misfit,
@@ -25,8 +34,17 @@ from hami_plugin.scheduler.engine.policy import (
     of_this_type,
 )
 from hami_plugin.scheduler.engine.reasons import Reason
-from hami_plugin.scheduler.engine.registered import counted_in
-from hami_plugin.scheduler.engine.requests import Admitted, Asked, Demand, Denied, Invalid, amount, counted, if_limited
+from hami_plugin.scheduler.engine.registered import from_capacity
+from hami_plugin.scheduler.engine.requests import (
+    Admitted,
+    Asked,
+    Demand,
+    Denied,
+    Invalid,
+    amount,
+    count_request,
+    if_limited,
+)
 from hami_plugin.scheduler.engine.scores import Decision, Score
 from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules, both_keys
 from vendors.kunlun.settings import KunlunSettings
@@ -93,7 +111,7 @@ def by_wiring(*alone: DeviceCheck) -> Select:
 
 
 def _against(state: DeviceState, context: Context, alone: Sequence[DeviceCheck]) -> Iterator[Reason]:
-    card = Candidate(state=state, charge=asked(state, context, ()))
+    card = Candidate(state=state, charge=charge_request(state, context, ()))
     no_room = healthy(state, context) or free_memory(card, context, ()) or one_size(card, context, ())
     reasons = (check(state, context) for check in (*BY_NAME, *(() if no_room else alone)))
     return (reason for reason in set(reasons) if reason)
@@ -150,7 +168,7 @@ def part_of(resource: str) -> Callable[[ContainerView], int | Invalid | None]:
 
 def request(settings: KunlunSettings, container: ContainerView) -> Asked:
     """So many parts of a size, whole cards without one; cores go with it."""
-    demand = counted(PART, count=amount(settings.parts), memory=part_of(settings.memory))(container)
+    demand = count_request(PART, count=amount(settings.parts), memory=part_of(settings.memory))(container)
     if not isinstance(demand, Demand):
         return demand
     memory = demand.memory or CARD
@@ -164,9 +182,9 @@ def families(settings: KunlunSettings) -> tuple[Family, ...]:
 
 def _whole(settings: KunlunSettings) -> Family:
     policy = Policy(
-        request=counted(WHOLE, count=amount(settings.count)),
+        request=count_request(WHOLE, count=amount(settings.count)),
         serves=(healthy, of_this_type(WHOLE), *BY_NAME, idle_device),
-        charge=whole,
+        charge=charge_whole_device,
         checks=(),
         select=by_wiring(),
         book=slot_only,
@@ -178,7 +196,7 @@ def _whole(settings: KunlunSettings) -> Family:
             annotations=AnnotationKeys(allocated="hami.io/kunlun-allocated"),
             policy=policy,
             admit=if_limited(settings.count),
-            node_devices=counted_in(settings.count, _card),
+            node_devices=from_capacity(settings.count, _card),
             patch=_with_indices,
             lock=None,
         ),

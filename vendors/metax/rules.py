@@ -24,7 +24,7 @@ from hami_plugin.scheduler.engine.devices import (
     Given,
     Tenant,
     memory_of,
-    taken,
+    subtract_grant,
 )
 from hami_plugin.scheduler.engine.policy import (
     CHARGED,
@@ -38,7 +38,7 @@ from hami_plugin.scheduler.engine.policy import (
     when,
 )
 from hami_plugin.scheduler.engine.reasons import Reason
-from hami_plugin.scheduler.engine.registered import annotated, counted_in
+from hami_plugin.scheduler.engine.registered import from_annotation, from_capacity
 from hami_plugin.scheduler.engine.requests import (
     INT32_MAX,
     Admit,
@@ -47,9 +47,9 @@ from hami_plugin.scheduler.engine.requests import (
     Denied,
     Invalid,
     amount,
-    counted,
+    count_request,
     if_limited,
-    written,
+    limit_or_request,
 )
 from hami_plugin.scheduler.engine.scores import Decision, Ranking, Score
 from hami_plugin.sdk import AnnotationKeys, Family, Patch, Resources, SchedulingRules, both_keys
@@ -142,7 +142,7 @@ def disturbance(decision: Decision) -> int:
 
 def book(state: DeviceState, grant: Grant, pod: PodView) -> Booked:
     """The card takes on the tenant's quality of service; for a whole card it has none."""
-    after = taken(state, grant)
+    after = subtract_grant(state, grant)
     if is_online(pod) or _QOS_NOTE not in state.notes:
         return after, grant
     qos = "" if grant.cores == WHOLE else pod.annotations.get(QOS, "")
@@ -155,7 +155,7 @@ def restored(state: DeviceState, grant: Grant, pod: PodView) -> DeviceState:
     """
     qos = "" if grant.cores == WHOLE else pod.annotations.get(QOS) or DEFAULT_QOS
     tenant = Tenant(name=pod.name, annotations={**pod.annotations, QOS: qos})
-    return replace(taken(state, grant, max(1, grant.slots)), tenants=(*state.tenants, tenant))
+    return replace(subtract_grant(state, grant, max(1, grant.slots)), tenants=(*state.tenants, tenant))
 
 
 def _online(annotations: Mapping[str, str]) -> bool:
@@ -200,7 +200,7 @@ def shared_gpus(settings: MetaxSettings, clock: Callable[[], int]) -> Family:
                 allocated="hami.io/metax-sgpu-devices-allocated",
             ),
             policy=Policy(
-                request=counted(
+                request=count_request(
                     SHARED_TYPE,
                     count=amount(names.count, limits_only=True),
                     memory=_mebibytes(names.memory),
@@ -221,7 +221,7 @@ def shared_gpus(settings: MetaxSettings, clock: Callable[[], int]) -> Family:
                 score=_score(aware=settings.topology_aware),
             ),
             admit=_admission(names.count),
-            node_devices=annotated(REGISTER, decode),
+            node_devices=from_annotation(REGISTER, decode),
             patch=_patch(clock),
         ),
     )
@@ -253,7 +253,7 @@ def _mebibytes(resource: str) -> Amount:
     """MiB. Kubernetes writes a suffix behind every multiple of 1000, so such a number is one of bytes, too."""
 
     def read(container: ContainerView) -> int | Invalid | None:
-        text = written(container, resource, limits_only=True)
+        text = limit_or_request(container, resource, limits_only=True)
         if text is None:
             return None
         try:
@@ -351,12 +351,12 @@ def whole_gpus(settings: MetaxSettings) -> Family:
                 others=tuple(FORECASTS.values()),
             ),
             policy=Policy(
-                request=counted(WHOLE_TYPE, count=amount(settings.whole), default_cores=100),
+                request=count_request(WHOLE_TYPE, count=amount(settings.whole), default_cores=100),
                 serves=standard(WHOLE_TYPE),
                 score=forecast_score,
             ),
             admit=if_limited(settings.whole),
-            node_devices=counted_in(settings.whole, _whole_gpu),
+            node_devices=from_capacity(settings.whole, _whole_gpu),
             lock=None,
         ),
     )

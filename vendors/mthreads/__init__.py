@@ -25,7 +25,7 @@ from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.devices import Candidate, Context, Given
 from hami_plugin.scheduler.engine.policy import CHARGED, Policy, on_the_pods_device, standard
 from hami_plugin.scheduler.engine.reasons import Reason
-from hami_plugin.scheduler.engine.registered import summed
+from hami_plugin.scheduler.engine.registered import from_summed_capacity
 from hami_plugin.scheduler.engine.requests import (
     Admit,
     Admitted,
@@ -34,8 +34,8 @@ from hami_plugin.scheduler.engine.requests import (
     Denied,
     Request,
     amount,
-    counted,
-    written,
+    count_request,
+    limit_or_request,
 )
 from hami_plugin.sdk import (
     AnnotationKeys,
@@ -107,7 +107,7 @@ def families(settings: MthreadsSettings, clock: Callable[[], int] = time.time_ns
     """The one family of this vendor. ``clock`` says when a decision is written, in nanoseconds since 1970."""
     policy = Policy(
         request=for_all_cards(
-            counted(
+            count_request(
                 DEVICE_TYPE,
                 count=amount(settings.count),
                 memory=amount(settings.memory, factor=UNIT),
@@ -124,7 +124,7 @@ def families(settings: MthreadsSettings, clock: Callable[[], int] = time.time_ns
                 annotations=KEYS,
                 policy=policy,
                 admit=admission(settings),
-                node_devices=summed(
+                node_devices=from_summed_capacity(
                     settings.cores,
                     settings.memory,
                     each=CARD_CORES,
@@ -180,7 +180,7 @@ def admission(settings: MthreadsSettings) -> Admit:
     """Several cards are whole ones, and so is one of which no memory is limited; else memory comes in slices."""
 
     def admit(container: ContainerView, _pod: PodView) -> Admitted | Denied:
-        if written(container, settings.count) is None:
+        if limit_or_request(container, settings.count) is None:
             return Admitted(found=False)
         count = container.amount(settings.count)
         if count <= 0:

@@ -32,10 +32,10 @@ from hami_plugin.scheduler.engine.devices import (
     Given,
     Instance,
     Slice,
-    asked,
-    booked,
-    restored,
-    taken,
+    book_grant,
+    charge_request,
+    restore_grant,
+    subtract_grant,
 )
 from hami_plugin.scheduler.engine.policy import (
     CHARGED,
@@ -50,7 +50,16 @@ from hami_plugin.scheduler.engine.policy import (
     within_quota,
 )
 from hami_plugin.scheduler.engine.reasons import Reason
-from hami_plugin.scheduler.engine.requests import Admit, Admitted, Denied, Invalid, amount, counted, percentage, written
+from hami_plugin.scheduler.engine.requests import (
+    Admit,
+    Admitted,
+    Denied,
+    Invalid,
+    amount,
+    count_request,
+    limit_or_request,
+    percentage,
+)
 from hami_plugin.sdk import AnnotationKeys, Family, Range, Resources, SchedulingRules, both_keys, overlaps, unoccupied
 from vendors.nvidia.host import FAMILY, VISIBLE, VOID
 from vendors.nvidia.instances import MIG_MODE, PREFIX
@@ -235,7 +244,7 @@ def can_place(profiles: Sequence[MigProfile], occupied: Sequence[Slice], names: 
 
 def charge(state: DeviceState, context: Context, eligible: Sequence[Candidate]) -> Charge:
     """As asked. A percentage of a card that is cut never means more than its largest instance."""
-    bill = asked(state, context, eligible)
+    bill = charge_request(state, context, eligible)
     if context.demand.memory or not is_cut(state) or not state.info.mig_profiles:
         return bill
     return bill._replace(memory=min(bill.memory, max(profile.memory for profile in state.info.mig_profiles)))
@@ -258,19 +267,19 @@ def has_place(candidate: Candidate, _context: Context, eligible: Sequence[Candid
 def book(state: DeviceState, grant: Grant, pod: PodView, place: Place = best_place) -> Booked | Reason:
     """On a card that is cut, an instance with all its memory and cores is taken, whatever part of it was asked for."""
     if not is_cut(state):
-        return booked(state, grant, pod)
+        return book_grant(state, grant, pod)
     found = choose(state.info.mig_profiles, state.slices, grant.memory, place)
     if found is None:
         return Reason.NO_MIG_PLACE
     profile, chosen = found
     notes = {"migProfile": chosen.profile, "migPlacement": {"start": chosen.start, "size": chosen.size}}
     grant = replace(grant, memory=profile.memory, cores=profile.cores, notes={**(grant.notes or {}), **notes})
-    return replace(taken(state, grant), slices=(*state.slices, chosen)), grant
+    return replace(subtract_grant(state, grant), slices=(*state.slices, chosen)), grant
 
 
 def restore(state: DeviceState, grant: Grant, pod: PodView) -> DeviceState:
     """What a pod has already. Its instances are where its annotation says, else where they would be put now."""
-    after = restored(state, grant, pod)
+    after = restore_grant(state, grant, pod)
     if not is_cut(state):
         return after
     known = [one for one in _recorded(pod) if one.uuid == state.uuid]
@@ -370,7 +379,7 @@ def policy(settings: NvidiaSettings) -> Policy:
         uuids=("nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"),
     )
     return Policy(
-        request=counted(
+        request=count_request(
             FAMILY,
             count=amount(settings.resource_count_name),
             memory=amount(settings.resource_memory_name, factor=settings.memory_factor),
@@ -432,13 +441,13 @@ def admission(settings: NvidiaSettings) -> Admit:
 
 def _whole_cards(container: ContainerView, settings: NvidiaSettings, percent: int | None, *, counted: bool) -> bool:
     """Cards are asked for, cores are not mentioned, and all of the memory is meant."""
-    if not counted and written(container, settings.resource_count_name) is None:
+    if not counted and limit_or_request(container, settings.resource_count_name) is None:
         return False
-    if written(container, settings.resource_core_name) is not None:
+    if limit_or_request(container, settings.resource_core_name) is not None:
         return False
     if percent is not None:
         return percent == 100
-    return written(container, settings.resource_memory_name) is None
+    return limit_or_request(container, settings.resource_memory_name) is None
 
 
 ANNOTATIONS = AnnotationKeys(

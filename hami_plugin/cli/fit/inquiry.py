@@ -21,13 +21,13 @@ from hami_plugin.model.device import Device
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import NodeView, PodView, node_view, pod_view
 from hami_plugin.node_status.annotations import Style, wanted_annotations
-from hami_plugin.scheduler.engine.admission import admitted
-from hami_plugin.scheduler.engine.capacity import impossible, sizes
+from hami_plugin.scheduler.engine.admission import admit_pod
+from hami_plugin.scheduler.engine.capacity import sizes, why_impossible
 from hami_plugin.scheduler.engine.devices import Quota
 from hami_plugin.scheduler.engine.filter import ScoredNodes, score_nodes
 from hami_plugin.scheduler.engine.fit import CycleOptions, PodFit, Unschedulable, fit_pod
 from hami_plugin.scheduler.engine.node_info import read_idle_node, read_node, scheduling_policies
-from hami_plugin.scheduler.engine.node_resources import insufficient_ids, insufficient_other, miscounted
+from hami_plugin.scheduler.engine.node_resources import count_mismatch, insufficient_ids, insufficient_other
 from hami_plugin.scheduler.engine.pod_info import patch
 from hami_plugin.scheduler.engine.quotas import quota
 from hami_plugin.scheduler.engine.requests import Denied
@@ -167,7 +167,7 @@ class Inquiry:
 
     def admitted(self) -> PodView | Denied:
         """The pod as it would be stored."""
-        return admitted(self.pod, self.families)
+        return admit_pod(self.pod, self.families)
 
     def options(self) -> CycleOptions:
         """The cluster's order and the namespace's quota. HamiError when a quota is no quantity."""
@@ -191,7 +191,9 @@ class Inquiry:
 
     def uncountable(self, pod: PodView, placed: PodFit) -> str:
         """Why the kubelet would not hand out what was decided, by its own count of the node; empty when it would."""
-        return miscounted(pod, placed.given, self.families) or insufficient_ids(pod, placed.node_info, self.families)
+        return count_mismatch(pod, placed.given, self.families) or insufficient_ids(
+            pod, placed.node_info, self.families
+        )
 
     def unasked(self, pod: PodView, node: NodeView) -> str:
         """Why the pod is refused before the rules are asked about this node: by kube-scheduler, or when it is created.
@@ -199,7 +201,7 @@ class Inquiry:
         As if this node were the cluster's largest: where another is larger, it does not fit here all the more.
         """
         idle = read_idle_node(node, self.families).node_info
-        return insufficient_other(pod, node, self.families) or impossible(
+        return insufficient_other(pod, node, self.families) or why_impossible(
             pod, self.families, sizes(idle, self.families)
         )
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hami_plugin.model.pausing import Pausing, at_once
+from hami_plugin.model.pausing import Pausing, run_without_pauses
 from hami_plugin.model.views import CONTAINER_LISTS, ContainerView, PodView, crowded, pod_view
 from hami_plugin.scheduler.engine.devices import Quota
-from hami_plugin.scheduler.engine.fit import overlong, reading_demands, requested
+from hami_plugin.scheduler.engine.fit import overlong_annotation, pod_demands_pausing, requested_policies
 from hami_plugin.scheduler.engine.node_info import scheduling_policies
-from hami_plugin.scheduler.engine.node_resources import finding_without_device, without_device
+from hami_plugin.scheduler.engine.node_resources import shares_without_device, shares_without_device_pausing
 from hami_plugin.scheduler.engine.quotas import beyond
 from hami_plugin.scheduler.engine.requests import Admitted, Denied, Invalid
 from hami_plugin.scheduler.engine.scores import weights
@@ -21,7 +21,7 @@ Operation = Mapping[str, Any]
 """``op``, ``path``, and the ``value`` unless something is removed."""
 
 
-def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Operation, ...]:
+def json_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Operation, ...]:
     """The operations in order of their paths. Lists of another length are replaced whole."""
     return tuple(sorted(_differences("", before, after), key=lambda one: str(one["path"])))
 
@@ -111,11 +111,11 @@ def review(
     quota: Quota | None = None,
     impossible: Callable[[PodView], str] = lambda _pod: "",
 ) -> Allowed | Denied:
-    """``reviewing``, without a pause."""
-    return at_once(reviewing(pod, families, scheduling, quota, impossible))
+    """``review_pausing``, without a pause."""
+    return run_without_pauses(review_pausing(pod, families, scheduling, quota, impossible))
 
 
-def reviewing(
+def review_pausing(
     pod: Mapping[str, Any],
     families: Sequence[Family],
     scheduling: Scheduling,
@@ -137,7 +137,7 @@ def reviewing(
     if isinstance(filled, Denied):
         return filled
     yield
-    problem = yield from finding_without_device(filled.pod, families)
+    problem = yield from shares_without_device_pausing(filled.pod, families)
     if filled.found and not problem:
         problem = yield from _finding_problem(filled.pod, families, scheduling, quota or Quota())
     yield
@@ -158,7 +158,7 @@ def reviewing(
     yield
     if found and scheduling.name:
         stored = {**stored, "spec": {**stored["spec"], "schedulerName": scheduling.name}}
-    return Allowed(changes=difference(pod, stored), rewritten=rewritten)
+    return Allowed(changes=json_patch(pod, stored), rewritten=rewritten)
 
 
 def _outright(view: PodView, scheduling: Scheduling, *, crowded: bool) -> Allowed | Denied | None:
@@ -176,16 +176,16 @@ def _without_containers(pod: Mapping[str, Any]) -> Mapping[str, Any]:
     return {key: value for key, value in pod["spec"].items() if key not in CONTAINER_LISTS}
 
 
-def admitted(pod: PodView, families: Sequence[Family]) -> PodView | Denied:
+def admit_pod(pod: PodView, families: Sequence[Family]) -> PodView | Denied:
     """The pod as it is stored after admission: with defaults that families fill in."""
     filled = defaults(pod, families)
     if isinstance(filled, Denied):
         return filled
-    lone = without_device(filled.pod, families)
+    lone = shares_without_device(filled.pod, families)
     return Denied(why=lone) if lone else filled.pod
 
 
-def stored(pod: Mapping[str, Any], families: Sequence[Family]) -> Mapping[str, Any] | Denied:
+def admit_document(pod: Mapping[str, Any], families: Sequence[Family]) -> Mapping[str, Any] | Denied:
     """The same for a v1 Pod: as the API server stores it after the webhook's review."""
     view = pod_view(pod)
     filled = defaults(view, families)
@@ -194,7 +194,7 @@ def stored(pod: Mapping[str, Any], families: Sequence[Family]) -> Mapping[str, A
 
 def defaults(pod: PodView, families: Sequence[Family]) -> Defaults | Denied:
     """Ask each family about each container, init containers first."""
-    return at_once(_filling(pod, families))
+    return run_without_pauses(_filling(pod, families))
 
 
 def _filling(pod: PodView, families: Sequence[Family]) -> Pausing[Defaults | Denied]:
@@ -240,12 +240,12 @@ def _finding_problem(pod: PodView, families: Sequence[Family], scheduling: Sched
     if scheduling.name and pod.node:
         return "pod has node assigned: only the scheduler knows which devices of it are free"
     known = scheduling_policies(families)
-    wanted, weighing = (yield from reading_demands(pod, known)), weights(pod.annotations)
+    wanted, weighing = (yield from pod_demands_pausing(pod, known)), weights(pod.annotations)
     for asked in (wanted, weighing):
         if isinstance(asked, Invalid):
             return str(asked)
     assert not isinstance(wanted, Invalid)
-    if too_long := overlong(pod, requested(wanted, known)):
+    if too_long := overlong_annotation(pod, requested_policies(wanted, known)):
         return str(too_long)
     missing = beyond(pod, wanted, families, quota)
     return f"exceeding resource quota: {missing}" if missing else ""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.scheduler.engine.devices import WHOLE, Context, DeviceState, NodeInfo
-from hami_plugin.scheduler.engine.fit import trial
+from hami_plugin.scheduler.engine.fit import device_checker
 from hami_plugin.scheduler.engine.policy import Policy
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Demand
@@ -70,7 +70,7 @@ def largest(nodes: Iterable[Mapping[str, Sizes]]) -> Mapping[str, Sizes]:
     return found
 
 
-def impossible(pod: PodView, families: Iterable[Family], most: Mapping[str, Sizes]) -> str:
+def why_impossible(pod: PodView, families: Iterable[Family], most: Mapping[str, Sizes]) -> str:
     """Why every known node is too small for a container of the pod, whatever ends on it; empty when one is not.
 
     Only sizes count: a missing model may come, and a sick device may heal. A family of which no device is known at all
@@ -131,7 +131,7 @@ class _Question:
 
 
 def _cores_do(policy: Policy, context: Context, states: Sequence[DeviceState]) -> bool:
-    tried = trial(policy, context.among(states))
+    tried = device_checker(policy, context.among(states))
     well = [replace(state, info=replace(state.info, health=True)) for state in states]
     return any(tried(state, ()) is not Reason.NO_CORES for state in well)
 

@@ -19,7 +19,7 @@ MAX_NAMES = 256
 _SHOWN = 64
 
 
-def oversized(annotations: Mapping[str, str], keys: Iterable[str]) -> Invalid | None:
+def oversized_annotation(annotations: Mapping[str, str], keys: Iterable[str]) -> Invalid | None:
     """The first of these annotations that is too long to be read for every device."""
     for key in keys:
         text = annotations.get(key, "")
@@ -29,11 +29,11 @@ def oversized(annotations: Mapping[str, str], keys: Iterable[str]) -> Invalid | 
                 f"has {size} bytes and {names} names; at most {MAX_BYTES} bytes and {MAX_NAMES} names are read: "
                 "list fewer, or select devices by a part of their type's name"
             )
-            return Invalid(resource=key, text=shortened(text), why=why)
+            return Invalid(resource=key, text=abbreviate(text), why=why)
     return None
 
 
-def shortened(text: str) -> str:
+def abbreviate(text: str) -> str:
     """The beginning of an annotation, for a message."""
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
@@ -71,7 +71,7 @@ class AnnotationLists:
         return found
 
 
-def mentioned(names: Collection[str], kind: str) -> bool:
+def names_type(names: Collection[str], kind: str) -> bool:
     """Whether one of the names is a part of a type's."""
     return any(name in kind for name in names)
 
@@ -160,7 +160,7 @@ class DeviceState:
         )
 
 
-def idle(info: DeviceInfo, *, whole_from: int = 0) -> DeviceState:
+def idle_state(info: DeviceInfo, *, whole_from: int = 0) -> DeviceState:
     """A registered device that nobody uses. ``whole_from`` as in its state."""
     return DeviceState(info=info, notes=info.custom or {}, whole_from=whole_from)
 
@@ -295,18 +295,18 @@ def memory_of(demand: Demand, state: DeviceState) -> int:
     return state.info.devmem * demand.percent // 100 if demand.percent else 0
 
 
-def asked(state: DeviceState, context: Context, _eligible: Sequence[Candidate]) -> Charge:
+def charge_request(state: DeviceState, context: Context, _eligible: Sequence[Candidate]) -> Charge:
     """Memory and cores as asked. More cores than a whole device mean a whole device."""
     demand = context.demand
     return Charge(memory_of(demand, state), min(demand.cores, WHOLE))
 
 
-def whole(state: DeviceState, _context: Context, _eligible: Sequence[Candidate]) -> Charge:
+def charge_whole_device(state: DeviceState, _context: Context, _eligible: Sequence[Candidate]) -> Charge:
     """All memory and all cores."""
     return Charge(memory=state.info.devmem, cores=state.info.devcore)
 
 
-def slot(state: DeviceState, context: Context, _eligible: Sequence[Candidate]) -> Charge:
+def charge_slot(state: DeviceState, context: Context, _eligible: Sequence[Candidate]) -> Charge:
     """A slot, and cores if the family's requests name any. What the device registered of its own is noted."""
     return Charge(cores=context.demand.cores, notes=state.info.custom)
 
@@ -320,16 +320,16 @@ Restore = Callable[[DeviceState, Grant, PodView], DeviceState]
 """The device with what a pod has of it already, as its annotations say."""
 
 
-def booked(state: DeviceState, grant: Grant, _pod: PodView) -> Booked:
+def book_grant(state: DeviceState, grant: Grant, _pod: PodView) -> Booked:
     """One slot, and the grant's memory and cores."""
-    return taken(state, grant), grant
+    return subtract_grant(state, grant), grant
 
 
-def taken(state: DeviceState, grant: Grant, slots: int = 1) -> DeviceState:
+def subtract_grant(state: DeviceState, grant: Grant, slots: int = 1) -> DeviceState:
     return state.less(slots=slots, memory=grant.memory, cores=grant.cores)
 
 
-def restored(state: DeviceState, grant: Grant, pod: PodView) -> DeviceState:
+def restore_grant(state: DeviceState, grant: Grant, pod: PodView) -> DeviceState:
     """The grant's slots, memory and cores; the pod is a tenant."""
     return DeviceState(  # some three times as quick as ``replace``
         info=state.info,
@@ -343,7 +343,7 @@ def restored(state: DeviceState, grant: Grant, pod: PodView) -> DeviceState:
     )
 
 
-def collapsed(pieces: Sequence[Piece], inits: int, *, bits: bool = False) -> Piece:
+def effective_grants(pieces: Sequence[Piece], inits: int, *, bits: bool = False) -> Piece:
     """One grant for each device, by UUID: the largest init container or the sum of the others, whichever is more.
 
     ``bits``: cores are masks. None of them is more than another, so all that any container has are joined.
@@ -353,11 +353,11 @@ def collapsed(pieces: Sequence[Piece], inits: int, *, bits: bool = False) -> Pie
         known = peak.get(grant.uuid, grant)
         memory, cores = max(known.memory, grant.memory), _most(known.cores, grant.cores, bits=bits)
         peak[grant.uuid] = replace(known, memory=memory, cores=cores, slots=1)
-    running = {grant.uuid: grant for grant in added(pieces[inits:], bits=bits)}
+    running = {grant.uuid: grant for grant in sum_grants(pieces[inits:], bits=bits)}
     return tuple(_larger(peak.get(uuid), running.get(uuid), bits=bits) for uuid in sorted({*peak, *running}))
 
 
-def added(pieces: Sequence[Piece], *, bits: bool = False) -> Piece:
+def sum_grants(pieces: Sequence[Piece], *, bits: bool = False) -> Piece:
     """One grant for each device, by UUID, with everything that these containers have of it. ``bits`` as above."""
     total: dict[str, Grant] = {}
     for grant in (grant for piece in pieces for grant in piece):
@@ -400,7 +400,7 @@ class PodAllocation:
     counted: list[Piece] = field(default_factory=list, init=False, repr=False, compare=False)
 
 
-def used(
+def subtract_holdings(
     states: Sequence[DeviceState],
     holdings: Iterable[PodAllocation],
     request: Request,
@@ -414,13 +414,13 @@ def used(
     """
     after = {state.info.id: state for state in states}
     for holding in holdings:
-        for grant in held(holding, request, bits=bits):
+        for grant in effective_holding(holding, request, bits=bits):
             if grant.uuid in after:
                 after[grant.uuid] = restore(after[grant.uuid], grant, holding.pod)
     return tuple(after[state.info.id] for state in states)
 
 
-def held(holding: PodAllocation, request: Request, *, bits: bool = False) -> Piece:
+def effective_holding(holding: PodAllocation, request: Request, *, bits: bool = False) -> Piece:
     """One grant for each device that the pod must have now, worked out once. ``bits``: its cores are a mask."""
     if not holding.counted:
         holding.counted.append(_held(holding, request, bits=bits))
@@ -437,13 +437,13 @@ def _held(holding: PodAllocation, request: Request, *, bits: bool) -> Piece:
     pieces = [piece for piece in holding.pieces if piece]
     asking = [container for container in holding.pod.containers if isinstance(request(container), Demand)]
     if len(pieces) != len(asking):
-        return added(pieces, bits=bits)
+        return sum_grants(pieces, bits=bits)
     running: list[Piece] = []
     alone: list[Piece] = []
     for container, piece in zip(asking, pieces, strict=True):
         if container.alone:
-            alone.append(added((*running, piece), bits=bits))
+            alone.append(sum_grants((*running, piece), bits=bits))
         else:
             running.append(piece)
     over = holding.pod.phase == "Running"
-    return added(running, bits=bits) if over else collapsed((*alone, *running), len(alone), bits=bits)
+    return sum_grants(running, bits=bits) if over else effective_grants((*alone, *running), len(alone), bits=bits)

@@ -10,7 +10,7 @@ from math import inf
 from operator import is_, neg
 from typing import TypeVar, overload
 
-from hami_plugin.model.pausing import Pausing, at_once
+from hami_plugin.model.pausing import Pausing, run_without_pauses
 from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.scheduler.engine.devices import Given, NodeInfo
 from hami_plugin.scheduler.engine.fit import (
@@ -19,17 +19,17 @@ from hami_plugin.scheduler.engine.fit import (
     PodRequest,
     Policies,
     Unschedulable,
-    demands,
-    fitting,
+    fit_pod_pausing,
+    pod_demands,
     pod_request,
 )
 from hami_plugin.scheduler.engine.node_info import (
-    occupied,
     read_idle_node,
     requested_families,
     scheduling_policies,
+    subtract_held,
 )
-from hami_plugin.scheduler.engine.node_resources import insufficient_ids, miscounted, without_device
+from hami_plugin.scheduler.engine.node_resources import count_mismatch, insufficient_ids, shares_without_device
 from hami_plugin.scheduler.engine.pod_info import ChangeLog, PodIndex, PodInfo
 from hami_plugin.scheduler.engine.reasons import parse_summary
 from hami_plugin.scheduler.engine.requests import Invalid
@@ -75,7 +75,7 @@ def score_nodes(
     outcomes = list(try_nodes(pod, policies, node_infos, options, order=order))
     scored = [one for one in outcomes if isinstance(one, NodeScore)]
     failed = tuple([one for one in outcomes if isinstance(one, Unschedulable)])
-    return ScoredNodes(fitting=ranked(scored, node_order(pod, order)), failed=failed)
+    return ScoredNodes(fitting=rank_nodes(scored, node_order(pod, order)), failed=failed)
 
 
 def try_nodes(
@@ -87,7 +87,7 @@ def try_nodes(
         if isinstance(request, Invalid):
             yield Unschedulable(node_info=node_info, why=str(request))
             continue
-        fit = at_once(fitting(request, node_info, options))
+        fit = run_without_pauses(fit_pod_pausing(request, node_info, options))
         if isinstance(fit, PodFit):
             yield NodeScore(placed=fit, score=node_score(pod, policies, node_info, fit.given, order))
         else:
@@ -113,7 +113,7 @@ def node_score(pod: PodView, policies: Policies, node_info: NodeInfo, given: Giv
     return round(total, 6)  # so that nodes that are equally full are equal in spite of binary fractions
 
 
-def ranked(scored: Iterable[NodeScore], order: str) -> tuple[NodeScore, ...]:
+def rank_nodes(scored: Iterable[NodeScore], order: str) -> tuple[NodeScore, ...]:
     """The best last: the least full under ``spread``, else the fullest; of equals the last by name."""
     return tuple(sorted(scored, key=rank_key(order)))
 
@@ -152,7 +152,7 @@ class NodeInfoCache:
         name = node_info.node.name
         known = self._known.get(name)
         if known is None or not known.still(families, node_info, entries):
-            result = occupied(node_info, families, [one.held for one in entries])
+            result = subtract_held(node_info, families, [one.held for one in entries])
             known = self._known[name] = OccupiedNode(
                 families=families,
                 node_info=node_info,
@@ -332,21 +332,21 @@ class FilterResult:
 
 def filter_nodes(snapshot: ClusterSnapshot, pod: PodView, names: Iterable[str]) -> FilterResult | NoDemand:
     """Choose among these nodes. What the pod itself has from an earlier decision is free again."""
-    return at_once(filtering(snapshot, pod, names))
+    return run_without_pauses(filter_nodes_pausing(snapshot, pod, names))
 
 
-def filtering(snapshot: ClusterSnapshot, pod: PodView, names: Iterable[str]) -> Filtering:
+def filter_nodes_pausing(snapshot: ClusterSnapshot, pod: PodView, names: Iterable[str]) -> Filtering:
     """The same, with pauses. Each node is as the snapshot has it when its turn comes."""
     families = requested_families(pod, snapshot.families)
     policies = scheduling_policies(families)
-    wanted = demands(pod, policies)
+    wanted = pod_demands(pod, policies)
     yield
-    if lone := without_device(pod, families):  # one that admission has not seen
+    if lone := shares_without_device(pod, families):  # one that admission has not seen
         return FilterResult(placed=None, failed=dict.fromkeys(names, lone))
     if isinstance(wanted, tuple) and not any(wanted):
         return NoDemand()
     annotations = ConsultedAnnotations(pod.annotations)
-    alike = anonymized(pod, annotations)
+    alike = without_identity(pod, annotations)
     request, order = pod_request(alike, policies, wanted), node_order(alike, snapshot.node_order)
     if isinstance(request, Invalid):
         return FilterResult(placed=None, failed=dict.fromkeys(names, str(request)))
@@ -372,7 +372,7 @@ def filtering(snapshot: ClusterSnapshot, pod: PodView, names: Iterable[str]) -> 
     return FilterResult(placed=None, failed=failed)
 
 
-def anonymized(pod: PodView, annotations: Mapping[str, str]) -> PodView:
+def without_identity(pod: PodView, annotations: Mapping[str, str]) -> PodView:
     """The pod without what differs between pods of one owner. Nodes are judged for all of those at once."""
     containers = tuple([replace(one, env={}) if one.env else one for one in pod.containers])
     return PodView(uid="", namespace="", name="", containers=containers, annotations=annotations)
@@ -465,10 +465,10 @@ class _Trial:
         return why if why or isinstance(fit, Unschedulable) else fit
 
     def _fit(self, request: PodRequest, node_info: NodeInfo) -> Pausing[tuple[PodFit | Unschedulable, str]]:
-        fit = yield from fitting(request, node_info, self.options)
+        fit = yield from fit_pod_pausing(request, node_info, self.options)
         if isinstance(fit, Unschedulable):
             return fit, fit.why
-        wrong = miscounted(request.pod, fit.given, self.families)
+        wrong = count_mismatch(request.pod, fit.given, self.families)
         return fit, wrong or insufficient_ids(request.pod, node_info, self.families)
 
     def _score(self, node_info: NodeInfo, fit: PodFit | Unschedulable) -> float:
@@ -486,7 +486,7 @@ class _Trial:
         return asked, self.options.order, self.order
 
 
-def warming(snapshot: ClusterSnapshot) -> Pausing[None]:
+def warm_up_pausing(snapshot: ClusterSnapshot) -> Pausing[None]:
     """Work out what pods have of each node, with pauses, so that the first filter need not."""
     for name, node_info in list(snapshot.nodes.items()):
         snapshot.kept.occupancy.of(snapshot.families, node_info, snapshot.pods.on(name))
@@ -503,14 +503,14 @@ def node_info_for(snapshot: ClusterSnapshot, pod: PodView, name: str) -> NodeInf
 
 def simulate(snapshot: ClusterSnapshot, pod: PodView, nodes: Sequence[NodeView]) -> FilterResult | NoDemand:
     """The same for nodes that need not exist, as a cluster autoscaler asks: nobody has anything of them."""
-    return at_once(simulating(snapshot, pod, nodes))
+    return run_without_pauses(simulate_pausing(snapshot, pod, nodes))
 
 
-def simulating(snapshot: ClusterSnapshot, pod: PodView, nodes: Iterable[NodeView]) -> Filtering:
+def simulate_pausing(snapshot: ClusterSnapshot, pod: PodView, nodes: Iterable[NodeView]) -> Filtering:
     """The same, with pauses."""
     offered: dict[str, NodeInfo] = {}
     for node in nodes:
         offered[node.name] = read_idle_node(node, snapshot.families).node_info
         yield
     alone = replace(snapshot, nodes=offered, pods=PodIndex(), kept=FilterCache(choices=snapshot.kept.choices))
-    return (yield from filtering(alone, pod, offered))
+    return (yield from filter_nodes_pausing(alone, pod, offered))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from hami_plugin.model.links import NO_LINKS
-from hami_plugin.model.pausing import Pausing, at_once
+from hami_plugin.model.pausing import Pausing, run_without_pauses
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.refusals import refused
@@ -26,18 +26,18 @@ from hami_plugin.scheduler.engine.devices import (
     NodeInfo,
     Piece,
     Quota,
-    oversized,
+    oversized_annotation,
 )
 from hami_plugin.scheduler.engine.policy import (
     Detail,
     Misfit,
     Policy,
-    consulted,
-    prepared,
+    consulted_annotations,
+    prepare_checks,
 )
 from hami_plugin.scheduler.engine.reasons import OURS, Reason, detailed, summary
 from hami_plugin.scheduler.engine.requests import Demand, Invalid, is_part
-from hami_plugin.scheduler.engine.scores import EVEN, Weights, ordered, scoring, weights
+from hami_plugin.scheduler.engine.scores import EVEN, Weights, device_scorer, ordered, weights
 from hami_plugin.scheduler.engine.topology import ChoiceCache
 
 
@@ -112,7 +112,7 @@ def fit(policy: Policy, states: Sequence[DeviceState], context: Context) -> Gran
     seen: Seen = ((), ())
     misfit, left_behind, elsewhere = Misfit(), 0, 0
     for group in policy.group(states[::-1], context):
-        eligible, (these, reasons) = walked(policy, group, context)
+        eligible, (these, reasons) = collect_candidates(policy, group, context)
         seen = (seen[0] + these, seen[1] + reasons)
         if left_behind and NOT_FOR_THIS_POD.issuperset(reasons):
             continue
@@ -130,12 +130,14 @@ def fit(policy: Policy, states: Sequence[DeviceState], context: Context) -> Gran
     return Refused(demand=demand, total=misfit.total or total, reasons=counted, seen=seen, detail=policy.detail)
 
 
-def walked(policy: Policy, group: Sequence[DeviceState], context: Context) -> tuple[tuple[Candidate, ...], Seen]:
+def collect_candidates(
+    policy: Policy, group: Sequence[DeviceState], context: Context
+) -> tuple[tuple[Candidate, ...], Seen]:
     """What could be granted of these devices, in walking order, and what became of each."""
     eligible: list[Candidate] = []
     asked: list[DeviceState] = []
     against: list[Reason | None] = []
-    tried, again, most = trial(policy, context), policy.again, context.demand.count
+    tried, again, most = device_checker(policy, context), policy.again, context.demand.count
     for state in group:
         found = tried(state, eligible)
         asked.append(state)
@@ -154,16 +156,22 @@ def walked(policy: Policy, group: Sequence[DeviceState], context: Context) -> tu
     return tuple(eligible), (tuple(asked), tuple(against))
 
 
-def candidate(
+def check_device(
     policy: Policy, state: DeviceState, context: Context, eligible: Sequence[Candidate]
 ) -> Candidate | Reason:
     """One device with its bill, beside those that are eligible already; or the first reason against it."""
-    return trial(policy, context)(state, eligible)
+    return device_checker(policy, context)(state, eligible)
 
 
-def trial(policy: Policy, context: Context) -> Callable[[DeviceState, Sequence[Candidate]], Candidate | Reason]:
-    """``candidate`` for one device after the other: what the checks have to read first is read once."""
-    serves, charged, checks = prepared(policy.serves, context), policy.charge, prepared(policy.checks, context)
+def device_checker(
+    policy: Policy, context: Context
+) -> Callable[[DeviceState, Sequence[Candidate]], Candidate | Reason]:
+    """``check_device`` for one device after the other: what the checks have to read first is read once."""
+    serves, charged, checks = (
+        prepare_checks(policy.serves, context),
+        policy.charge,
+        prepare_checks(policy.checks, context),
+    )
     limited, count = policy.limited(context.pod), context.demand.count
 
     def tried(state: DeviceState, eligible: Sequence[Candidate]) -> Candidate | Reason:
@@ -262,7 +270,7 @@ class CycleState:
         if among is not None:
             states = tuple([state for state in states if state.info.id in among])
         context = self._context(demand)
-        standing = in_order(policy, states, context, scoring([demand], self.weights))
+        standing = in_order(policy, states, context, device_scorer([demand], self.weights))
         outcome = fit(policy, standing, context)
         if demand.count > len(states) and not any(map(policy.again, states)):
             reasons = {Reason.TOO_FEW_ON_NODE: 1}
@@ -368,12 +376,12 @@ def _larger(one: DeviceState, other: DeviceState) -> DeviceState:
     )
 
 
-def demands(pod: PodView, policies: Policies) -> Demands | Invalid:
+def pod_demands(pod: PodView, policies: Policies) -> Demands | Invalid:
     """What the pod's containers ask for. One amount that means nothing makes the whole pod invalid."""
-    return at_once(reading_demands(pod, policies))
+    return run_without_pauses(pod_demands_pausing(pod, policies))
 
 
-def reading_demands(pod: PodView, policies: Policies) -> Pausing[Demands | Invalid]:
+def pod_demands_pausing(pod: PodView, policies: Policies) -> Pausing[Demands | Invalid]:
     """The same, with a pause after each container."""
     found: list[Mapping[str, Demand]] = []
     for container in pod.containers:
@@ -386,16 +394,16 @@ def reading_demands(pod: PodView, policies: Policies) -> Pausing[Demands | Inval
     return tuple(found)
 
 
-def requested(wanted: Demands, policies: Policies) -> Policies:
+def requested_policies(wanted: Demands, policies: Policies) -> Policies:
     """The families of which a pod asks for something."""
     types = {device_type for one in wanted for device_type in one}
     return {device_type: policy for device_type, policy in policies.items() if device_type in types}
 
 
-def overlong(pod: PodView, policies: Policies) -> Invalid | None:
+def overlong_annotation(pod: PodView, policies: Policies) -> Invalid | None:
     """An annotation by which the pod selects devices of these families, and which is too long to be read."""
-    keys = [key for policy in policies.values() for key in consulted(policy.serves)]
-    return oversized(pod.annotations, [ORDER_KEY, *keys]) if policies else None
+    keys = [key for policy in policies.values() for key in consulted_annotations(policy.serves)]
+    return oversized_annotation(pod.annotations, [ORDER_KEY, *keys]) if policies else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -411,14 +419,14 @@ class PodRequest:
 
 def pod_request(pod: PodView, policies: Policies, wanted: Demands | Invalid | None = None) -> PodRequest | Invalid:
     """Read the pod. ``wanted`` are its demands, where they are known already."""
-    wanted = demands(pod, policies) if wanted is None else wanted
+    wanted = pod_demands(pod, policies) if wanted is None else wanted
     weighing = weights(pod.annotations)
     if isinstance(wanted, Invalid):
         return wanted
     if isinstance(weighing, Invalid):
         return weighing
-    asked = requested(wanted, policies)
-    return overlong(pod, asked) or PodRequest(
+    asked = requested_policies(wanted, policies)
+    return overlong_annotation(pod, asked) or PodRequest(
         pod=pod, policies=asked, demands=wanted, weights=weighing, lists=AnnotationLists(pod.annotations)
     )
 
@@ -430,10 +438,10 @@ def fit_pod(
     request = pod_request(pod, policies)
     if isinstance(request, Invalid):
         return Unschedulable(node_info=node_info, why=str(request))
-    return at_once(fitting(request, node_info, options or CycleOptions()))
+    return run_without_pauses(fit_pod_pausing(request, node_info, options or CycleOptions()))
 
 
-def fitting(request: PodRequest, node_info: NodeInfo, options: CycleOptions) -> Pausing[PodFit | Unschedulable]:
+def fit_pod_pausing(request: PodRequest, node_info: NodeInfo, options: CycleOptions) -> Pausing[PodFit | Unschedulable]:
     """``fit_pod`` for a pod that was read, with a pause after each container that asks."""
     state = CycleState(
         pod=request.pod,
@@ -465,13 +473,13 @@ def refit_pod(
 
     Each container is tried with its own devices alone. The namespace's quota is no matter any more.
     """
-    wanted = demands(pod, policies)
+    wanted = pod_demands(pod, policies)
     if isinstance(wanted, Invalid):
         return str(wanted)
     left = {device_type: deque(pieces) for device_type, pieces in has.items()}
     state = CycleState(
         pod=pod,
-        policies=requested(wanted, policies),
+        policies=requested_policies(wanted, policies),
         node_info=node_info,
         weights=EVEN,
         options=CycleOptions(order=order),

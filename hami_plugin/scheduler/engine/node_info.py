@@ -18,8 +18,8 @@ from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.refusals import refused, unhealthy
 from hami_plugin.protocol.register import DeviceInfo, decode_legacy
 from hami_plugin.protocol.scores import decode_scores
-from hami_plugin.scheduler.engine.devices import DevicePool, NodeInfo, PodAllocation, Slice, idle
-from hami_plugin.scheduler.engine.devices import used as in_use
+from hami_plugin.scheduler.engine.devices import DevicePool, NodeInfo, PodAllocation, Slice, idle_state
+from hami_plugin.scheduler.engine.devices import subtract_holdings as in_use
 from hami_plugin.scheduler.engine.fit import Policies
 from hami_plugin.scheduler.engine.node_resources import counted_resources, peak_requests
 from hami_plugin.sdk import Family
@@ -57,7 +57,7 @@ def read_node(node: NodeView, families: Sequence[Family], pods: Iterable[PodView
     held = [pod_allocations(pod, families, problems) for pod in pods if node_of(pod) == node.name and not pod.terminal]
     idle_site = read_idle_node(node, families)
     return NodeReading(
-        node_info=occupied(idle_site.node_info, families, held), problems=(*problems, *idle_site.problems)
+        node_info=subtract_held(idle_site.node_info, families, held), problems=(*problems, *idle_site.problems)
     )
 
 
@@ -81,7 +81,9 @@ def read_idle_node(node: NodeView, families: Iterable[Family]) -> NodeReading:
     return NodeReading(node_info=NodeInfo(node=node, pools=pools), problems=tuple(problems))
 
 
-def occupied(node_info: NodeInfo, families: Sequence[Family], held: Sequence[Mapping[str, PodAllocation]]) -> NodeInfo:
+def subtract_held(
+    node_info: NodeInfo, families: Sequence[Family], held: Sequence[Mapping[str, PodAllocation]]
+) -> NodeInfo:
     """The node, less what is held of it, of each pod by device type."""
     pools = dict(node_info.pools)
     for family in families:
@@ -135,7 +137,7 @@ def _ids_of(devices: Collection[str], family: Family, holding: PodAllocation) ->
     return found
 
 
-def contested(
+def contested_parts(
     node_info: NodeInfo, families: Iterable[Family], own: Mapping[str, PodAllocation], others: NodeInfo
 ) -> str:
     """Which part of a device, of those that have parts of their own, both this pod and another have; empty for none.
@@ -143,7 +145,7 @@ def contested(
     ``others`` is the node with what the other pods have of it.
     """
     families = tuple(families)
-    mine = occupied(node_info, families, [own])
+    mine = subtract_held(node_info, families, [own])
     for family in families:
         if family.resources.device_type not in own or family.resources.device_type not in node_info.pools:
             continue
@@ -188,7 +190,7 @@ def _idle(node: NodeView, family: Family) -> DevicePool:
     if sick := unhealthy(node.annotations, family.resources.device_type):
         infos = tuple(replace(info, health=info.health and info.index not in sick) for info in infos)
     whole_from = refuses.whole_from if refuses else 0
-    states = tuple([idle(_representable(info), whole_from=whole_from) for info in infos])
+    states = tuple([idle_state(_representable(info), whole_from=whole_from) for info in infos])
     return DevicePool(
         states=states, links=_links(node, family.rules.annotations.score) if family.rules.policy else NO_LINKS
     )
@@ -286,7 +288,7 @@ def check_handshakes(
     quiet: set[str] = set()
     write: dict[str, str | None] = {}
     for device_type, family in families.items():
-        count, key = counted(node, family), family.rules.annotations.handshake
+        count, key = kubelet_count(node, family), family.rules.annotations.handshake
         if key:
             text = node.annotations.get(key, "")
             belief = believed(text, now=now, allocatable=count or 0)
@@ -302,7 +304,7 @@ def check_handshakes(
     return Handshakes(offered=frozenset(offered), silent=frozenset(quiet), write=write)
 
 
-def counted(node: NodeView, family: Family) -> int | None:
+def kubelet_count(node: NodeView, family: Family) -> int | None:
     """How many of a family's devices the kubelet counts; None where it knows none, or the number is unreadable.
 
     0 is what remains when the daemon has gone: a pod that came then would be refused by the kubelet.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from hami_plugin.model.pausing import Pausing, at_once
+from hami_plugin.model.pausing import Pausing, run_without_pauses
 from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.scheduler.engine.devices import Given, NodeInfo
@@ -22,15 +22,15 @@ def resource_names(family: Family) -> frozenset[str]:
     return frozenset(name for name in every if name)
 
 
-def without_device(pod: PodView, families: Sequence[Family]) -> str:
+def shares_without_device(pod: PodView, families: Sequence[Family]) -> str:
     """Which container asks for a device's memory or cores, and for no device; empty where none does.
 
     It would be given none. Where the kubelet counts that resource, its daemon would be asked for what nobody decided.
     """
-    return at_once(finding_without_device(pod, families))
+    return run_without_pauses(shares_without_device_pausing(pod, families))
 
 
-def finding_without_device(pod: PodView, families: Sequence[Family]) -> Pausing[str]:
+def shares_without_device_pausing(pod: PodView, families: Sequence[Family]) -> Pausing[str]:
     """The same, with a pause after each container."""
     for container in pod.containers:
         if lone := _without_device(container, families):
@@ -53,7 +53,7 @@ def _without_device(container: ContainerView, families: Sequence[Family]) -> str
     return f"container {container.name} asks for {resource}, and for no {' or '.join(counts)}"
 
 
-def miscounted(pod: PodView, given: Given, families: Iterable[Family]) -> str:
+def count_mismatch(pod: PodView, given: Given, families: Iterable[Family]) -> str:
     """Where the kubelet would count something else than was decided; empty where it counts the same.
 
     Beside devices it counts some families' memory and cores, by what a container writes: the daemon is asked for so

@@ -13,12 +13,12 @@ from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME, BIND_PHASE, 
 from hami_plugin.scheduler.engine.devices import NodeInfo, PodAllocation
 from hami_plugin.scheduler.engine.fit import PodFit, refit_pod
 from hami_plugin.scheduler.engine.node_info import (
-    contested,
+    contested_parts,
     node_of,
-    occupied,
     pod_allocations,
     requested_families,
     scheduling_policies,
+    subtract_held,
 )
 from hami_plugin.scheduler.engine.node_resources import insufficient_ids
 from hami_plugin.sdk import Family
@@ -180,7 +180,7 @@ def patch(families: Iterable[Family], pod: PodView, placed: PodFit) -> Mapping[s
 
 def assignment(families: Iterable[Family], pod: PodView, placed: PodFit, now: datetime) -> PodPatch:
     """The whole decision, before the pod is bound."""
-    return labelled({**patch(families, pod, placed), ASSIGNED_TIME: _seconds(now)})
+    return patch_with_label({**patch(families, pod, placed), ASSIGNED_TIME: _seconds(now)})
 
 
 def bind_phase(now: datetime) -> PodPatch:
@@ -192,7 +192,7 @@ UNASSIGNED = PodPatch(annotations={ASSIGNED_NODE: ""})
 """The pod holds nothing of any node: what was decided before is no more, for any scheduler that reads it."""
 
 
-def labelled(annotations: Mapping[str, str]) -> PodPatch:
+def patch_with_label(annotations: Mapping[str, str]) -> PodPatch:
     """Annotations, and the pod's node as a label too: monitors select pods by it.
 
     A node's name may be longer than a label can be. Then there is none, since the API server would refuse it all.
@@ -214,6 +214,6 @@ def conflict(
     """
     held = [one.held for one in others]
     pieces = {device_type: [piece for piece in holding.pieces if piece] for device_type, holding in own.held.items()}
-    left = occupied(node_info, families, held)
+    left = subtract_held(node_info, families, held)
     why = refit_pod(own.pod, scheduling_policies(requested_families(own.pod, families)), left, pieces, order)
-    return why or contested(node_info, families, own.held, left) or insufficient_ids(own.pod, left, families)
+    return why or contested_parts(node_info, families, own.held, left) or insufficient_ids(own.pod, left, families)

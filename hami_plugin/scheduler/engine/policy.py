@@ -19,11 +19,11 @@ from hami_plugin.scheduler.engine.devices import (
     Context,
     DeviceState,
     Restore,
-    asked,
-    booked,
-    collapsed,
-    mentioned,
-    restored,
+    book_grant,
+    charge_request,
+    effective_grants,
+    names_type,
+    restore_grant,
 )
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Request
@@ -61,13 +61,13 @@ class ReadFirst(Generic[Check]):
         return check(about, context, *beside) if check else None
 
 
-def prepared(checks: Iterable[Check], context: Context) -> tuple[Check, ...]:
+def prepare_checks(checks: Iterable[Check], context: Context) -> tuple[Check, ...]:
     """The same checks for many devices: what has to be read is read, and those that are against none are left out."""
     asked = [check.read(context) if isinstance(check, ReadFirst) else check for check in checks]
     return tuple([check for check in asked if check])
 
 
-def consulted(checks: Iterable[DeviceCheck]) -> Iterable[str]:
+def consulted_annotations(checks: Iterable[DeviceCheck]) -> Iterable[str]:
     """The pod's annotations that these checks look for names in."""
     return (key for check in checks if isinstance(check, ReadFirst) for key in check.keys)
 
@@ -98,7 +98,7 @@ def of_type(use: str, avoid: str) -> DeviceCheck:
             return None
 
         def judged(kind: str) -> bool:
-            return (wanted is None or mentioned(wanted, kind)) and not mentioned(unwanted or (), kind)
+            return (wanted is None or names_type(wanted, kind)) and not names_type(unwanted or (), kind)
 
         def check(state: DeviceState, _context: Context) -> Reason | None:
             kind = state.info.type
@@ -188,7 +188,7 @@ def within_quota(*, memory: str, cores: str, factor: int = 1) -> ChargeCheck:
         others = context.demand.count - 1
         costly = sorted(eligible, key=lambda other: (other.charge.memory, other.charge.cores), reverse=True)[:others]
         piece = tuple(one.grant(demand.device_type) for one in (*costly, candidate))
-        pod = collapsed((*context.given.get(demand.device_type, ()), piece), context.inits)
+        pod = effective_grants((*context.given.get(demand.device_type, ()), piece), context.inits)
         enough = quota.allows(memory, sum(grant.memory for grant in pod), factor)
         enough = enough and quota.allows(cores, sum(grant.cores for grant in pod))
         return None if enough else Reason.QUOTA
@@ -373,12 +373,12 @@ class Policy:
     gates: tuple[Callable[[Context], Reason | None], ...] = ()
     group: Callable[[Sequence[DeviceState], Context], Iterable[Sequence[DeviceState]]] = together
     serves: tuple[DeviceCheck, ...]
-    charge: Callable[[DeviceState, Context, Sequence[Candidate]], Charge | Reason] = asked
+    charge: Callable[[DeviceState, Context, Sequence[Candidate]], Charge | Reason] = charge_request
     checks: tuple[ChargeCheck, ...] = CHARGED
     again: Callable[[DeviceState], bool] = lambda _state: False
     select: Select = first
-    book: Book = booked
-    restore: Restore = restored
+    book: Book = book_grant
+    restore: Restore = restore_grant
     limited: Callable[[PodView], bool] = lambda _pod: False
     score: Score = neutral
     detail: Detail | None = None

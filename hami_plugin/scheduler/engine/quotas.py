@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import PodView
-from hami_plugin.scheduler.engine.devices import PodAllocation, Quota, held
-from hami_plugin.scheduler.engine.fit import Demands, demands
+from hami_plugin.scheduler.engine.devices import PodAllocation, Quota, effective_holding
+from hami_plugin.scheduler.engine.fit import Demands, pod_demands
 from hami_plugin.scheduler.engine.node_info import pod_allocations, scheduling_policies
 from hami_plugin.scheduler.engine.requests import Demand, Invalid
 from hami_plugin.sdk import Family
@@ -57,7 +57,7 @@ def used(families: Iterable[Family], pods: Iterable[Mapping[str, PodAllocation]]
             continue
         memory, cores = _names(family)
         for holding in (one[family.resources.device_type] for one in there if family.resources.device_type in one):
-            for grant in held(holding, family.rules.policy.request, bits=family.resources.cores_are_bits):
+            for grant in effective_holding(holding, family.rules.policy.request, bits=family.resources.cores_are_bits):
                 total.update({memory: grant.memory, cores: family.resources.core_count(grant.cores)})
     return {name: amount for name, amount in total.items() if name}
 
@@ -67,7 +67,7 @@ def excess(pod: PodView, families: Sequence[Family], quota: Quota) -> str:
 
     A percentage of a device's memory counts for nothing yet.
     """
-    wanted = demands(pod, scheduling_policies(families))
+    wanted = pod_demands(pod, scheduling_policies(families))
     return str(wanted) if isinstance(wanted, Invalid) else beyond(pod, wanted, families, quota)
 
 

@@ -16,7 +16,7 @@ NodeDevices = Callable[[NodeView], tuple[DeviceInfo, ...]]
 """WireError when what the node says cannot be read, or cannot be; empty when the node has none of the family."""
 
 
-def annotated(key: str, decode: Decode) -> NodeDevices:
+def from_annotation(key: str, decode: Decode) -> NodeDevices:
     """The devices in the annotation ``key``."""
     return lambda node: decode(node.annotations[key]) if node.annotations.get(key) else ()
 
@@ -26,7 +26,7 @@ def in_percent(decode: Decode) -> Decode:
     return lambda text: tuple(replace(info, devcore=100) for info in decode(text))
 
 
-def counted_in(resource: str, device: Callable[[NodeView, int, int], DeviceInfo]) -> NodeDevices:
+def from_capacity(resource: str, device: Callable[[NodeView, int, int], DeviceInfo]) -> NodeDevices:
     """As many as the node's capacity says; ``device`` describes one, by its number and how many there are.
 
     WireError when that is more than any machine has.
@@ -39,7 +39,7 @@ def counted_in(resource: str, device: Callable[[NodeView, int, int], DeviceInfo]
     return devices
 
 
-def summed(cores: str, memory: str, *, each: int, unit: int, name: str, device_type: str) -> NodeDevices:
+def from_summed_capacity(cores: str, memory: str, *, each: int, unit: int, name: str, device_type: str) -> NodeDevices:
     """The node's capacity has the cores and the memory of all cards: ``each`` cores a card, memory in ``unit`` MiB.
 
     WireError when those are more cards than any machine has.
@@ -83,5 +83,5 @@ def capacity(node: NodeView, resource: str) -> int:
         return 0
 
 
-def none_known(_node: NodeView) -> tuple[DeviceInfo, ...]:
+def no_devices(_node: NodeView) -> tuple[DeviceInfo, ...]:
     return ()

@@ -52,7 +52,7 @@ Amount = Callable[[ContainerView], int | Invalid | None]
 Fraction = Literal["refuse", "ignore", "round up"]
 
 
-def written(container: ContainerView, resource: str, *, limits_only: bool = False) -> str | None:
+def limit_or_request(container: ContainerView, resource: str, *, limits_only: bool = False) -> str | None:
     """What stands in the limits, else in the requests."""
     if not resource:
         return None
@@ -75,7 +75,7 @@ def amount(
     """
 
     def read(container: ContainerView) -> int | Invalid | None:
-        text = written(container, resource, limits_only=limits_only)
+        text = limit_or_request(container, resource, limits_only=limits_only)
         if text is None:
             return None
         highest = min(most, INT32_MAX // max(1, factor))
@@ -92,7 +92,7 @@ def amount(
     return read
 
 
-def unasked(_container: ContainerView) -> None:
+def no_request(_container: ContainerView) -> None:
     """A resource that the family does not have."""
 
 
@@ -100,7 +100,7 @@ def percentage(resource: str) -> Amount:
     """A percentage. More than 100 counts as 100; 0, less, and what is no whole number say nothing."""
 
     def read(container: ContainerView) -> int | Invalid | None:
-        text = written(container, resource)
+        text = limit_or_request(container, resource)
         try:
             value = None if text is None else exact(text)
         except ValueError:
@@ -110,13 +110,13 @@ def percentage(resource: str) -> Amount:
     return read
 
 
-def counted(
+def count_request(
     device_type: str,
     *,
     count: Amount,
-    memory: Amount = unasked,
-    percent: Amount = unasked,
-    cores: Amount = unasked,
+    memory: Amount = no_request,
+    percent: Amount = no_request,
+    cores: Amount = no_request,
     default_memory: int = 0,
     default_cores: int = 0,
 ) -> Request:
@@ -175,7 +175,7 @@ def if_limited(*resources: str) -> Admit:
     return lambda container, _pod: Admitted(found=any(name in container.limits for name in resources if name))
 
 
-def not_asked(_container: ContainerView, _pod: PodView) -> Admitted:
+def admit_unchanged(_container: ContainerView, _pod: PodView) -> Admitted:
     return Admitted(found=False)
 
 

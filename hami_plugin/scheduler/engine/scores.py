@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hami_plugin.model.views import NodeView, PodView
-from hami_plugin.scheduler.engine.devices import DeviceState, Piece, shortened
+from hami_plugin.scheduler.engine.devices import DeviceState, Piece, abbreviate
 from hami_plugin.scheduler.engine.requests import Demand, Invalid
 
 
@@ -86,7 +86,7 @@ def weights(annotations: Mapping[str, str]) -> Weights | Invalid:
     values = {name: int(number) for name, number in given.items()}
     if len(fields) != 3 or set(values) != {"slot", "core", "memory"} or not any(values.values()):
         why = "is not as slot=1,core=1,memory=3: whole numbers from 0 to 999999999, one of them above 0"
-        return Invalid(resource=WEIGHTS_KEY, text=shortened(text), why=why)
+        return Invalid(resource=WEIGHTS_KEY, text=abbreviate(text), why=why)
     return Weights(**values)
 
 
@@ -95,10 +95,10 @@ def score(state: DeviceState, demands: Sequence[Demand], weighing: Weights = EVE
 
     Memory or cores do not count where the device has none.
     """
-    return scoring(demands, weighing)(state)
+    return device_scorer(demands, weighing)(state)
 
 
-def scoring(demands: Sequence[Demand], weighing: Weights = EVEN) -> Callable[[DeviceState], float]:
+def device_scorer(demands: Sequence[Demand], weighing: Weights = EVEN) -> Callable[[DeviceState], float]:
     """``score`` for one device after the other: the demands are added up once."""
     slots, cores = len(demands), sum(demand.cores for demand in demands)
     memory = sum(demand.memory or 0 for demand in demands if not demand.percent)

@@ -95,7 +95,7 @@ class OvertakenError(ClusterError):
         self.found = found
 
 
-async def repeated(call: Callable[[], Awaitable[T]], *, pace: Backoff = PACE) -> T:
+async def retry(call: Callable[[], Awaitable[T]], *, pace: Backoff = PACE) -> T:
     """Call until it succeeds, a few times at most. ``ClusterError`` of the last time, or of one that no time mends."""
     for _try, delay in zip(range(TRIES - 1), pace.delays(), strict=False):
         try:
@@ -122,21 +122,21 @@ async def write(cluster: ClusterApi, pod: PodView, changes: PodPatch, *, pace: B
                 raise
             sure = sure and error.conflict
             if error.conflict:
-                pod = await present(cluster, pod, changes, sure=sure, pace=pace)
+                pod = await current_pod(cluster, pod, changes, sure=sure, pace=pace)
                 if not sure and _has(pod, changes):
                     return pod
             await asyncio.sleep(max(delay, min(pace.cap, error.retry_after or 0.0)))
     raise AssertionError("the last try answers or raises")
 
 
-async def present(
+async def current_pod(
     cluster: ClusterApi, pod: PodView, changes: PodPatch | None = None, *, sure: bool = True, pace: Backoff = PACE
 ) -> PodView:
     """The pod's present version. ``OvertakenError`` when somebody else has decided on it since ``pod`` was read.
 
     When it is not ``sure`` that our ``changes`` were not taken, a pod that has them is no other's.
     """
-    found = await repeated(lambda: cluster.get_pod(pod.namespace, pod.name), pace=pace)
+    found = await retry(lambda: cluster.get_pod(pod.namespace, pod.name), pace=pace)
     if found is None or found.uid != pod.uid:
         raise ClusterError(f"pod {pod.key} is gone", status=404, hint="nothing to do")
     keys = (*_DECISION, *(changes.annotations if changes else ()))
@@ -513,7 +513,7 @@ class Binder:
     async def _read_bound(self, pod: PodView, node: str, problem: ClusterError) -> PodView | None:
         """The pod that is to be bound as it is now; None when it is at the node."""
         try:
-            return await present(self._cluster, pod, pace=self._pace)
+            return await current_pod(self._cluster, pod, pace=self._pace)
         except OvertakenError as error:
             if error.found.node == node:
                 return None

@@ -17,7 +17,7 @@ from typing import NoReturn
 from weakref import WeakValueDictionary
 
 from hami_plugin.errors import ClusterError
-from hami_plugin.model.pausing import Pausing, at_once
+from hami_plugin.model.pausing import Pausing, run_without_pauses
 from hami_plugin.model.ports import ClusterApi
 from hami_plugin.model.views import Feed, NodeView, PodPatch, PodView, QuotaView, revision
 from hami_plugin.process.aio import Watched, in_slices
@@ -169,7 +169,7 @@ class PodCache:
         self.listed = Watched(False)
         self.shown = Watched(0)
         self.feed: Feed[PodView] = Feed(
-            replace=lambda pods: at_once(self._replacing(pods)),
+            replace=lambda pods: run_without_pauses(self._replacing(pods)),
             update=self._update,
             delete=self._delete,
             replacing=self._replacing,
@@ -343,7 +343,7 @@ class NodeCache:
         self._largest: Mapping[str, Sizes] | None = None
         self.listed = Watched(False)
         self.feed: Feed[NodeView] = Feed(
-            replace=lambda nodes: at_once(self._replacing(nodes)),
+            replace=lambda nodes: run_without_pauses(self._replacing(nodes)),
             update=self.deliver,
             delete=self._delete,
             replacing=self._replacing,

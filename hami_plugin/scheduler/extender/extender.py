@@ -26,15 +26,15 @@ from hami_plugin.scheduler.engine.admission import Scheduling
 from hami_plugin.scheduler.engine.filter import (
     FilterResult,
     NoDemand,
-    filtering,
+    filter_nodes_pausing,
     node_info_for,
-    simulating,
-    warming,
+    simulate_pausing,
+    warm_up_pausing,
 )
 from hami_plugin.scheduler.engine.fit import PodFit
 from hami_plugin.scheduler.engine.node_info import with_legacy_register
 from hami_plugin.scheduler.engine.pod_info import UNASSIGNED, assignment
-from hami_plugin.scheduler.extender.bind import PACE, Binder, NodeLocks, OvertakenError, UnsureError, repeated, write
+from hami_plugin.scheduler.extender.bind import PACE, Binder, NodeLocks, OvertakenError, UnsureError, retry, write
 from hami_plugin.scheduler.extender.cache import PendingDecision, Preferences, Resync, SchedulerCache
 from hami_plugin.scheduler.extender.claiming import ClaimTemplates
 from hami_plugin.scheduler.extender.payloads import (
@@ -42,7 +42,7 @@ from hami_plugin.scheduler.extender.payloads import (
     ExtenderArgs,
     Json,
     binding_args,
-    bound_result,
+    bound_pod_result,
     extender_args,
     filter_result,
     mapping,
@@ -155,13 +155,13 @@ class Extender:
         """
         pod = pod_view(args.pod)
         if args.nodes is not None:
-            simulated = simulating(self.cache.snapshot(pod), pod, map(node_view, args.nodes))
+            simulated = simulate_pausing(self.cache.snapshot(pod), pod, map(node_view, args.nodes))
             return filter_result(args, await in_slices(simulated))
         async with AsyncExitStack() as held:
             await held.enter_async_context(self.cache.pods.binding.turn(pod.uid))
             await held.enter_async_context(self._writes)
             if node := await self._bound_node(pod, args.names):
-                return bound_result(args, node)
+                return bound_pod_result(args, node)
             async with self._cycle:  # one decision at a time: nothing runs between the choice and its assumption
                 result = await self._choose(pod, args.names)
                 newest = self.cache.pods.newest(pod)
@@ -184,7 +184,7 @@ class Extender:
         node = binding.node_of(pod.uid)
         if not binding.is_unknown(pod.uid) or node in names:
             return node
-        found = await repeated(lambda: self._cluster.get_pod(pod.namespace, pod.name), pace=self._options.pace)
+        found = await retry(lambda: self._cluster.get_pod(pod.namespace, pod.name), pace=self._options.pace)
         if found and found.uid == pod.uid and found.node:
             return found.node
         binding.end(pod.uid)
@@ -194,16 +194,16 @@ class Extender:
         """A choice that still holds. It is made in slices, for many nodes take long: if the chosen node has changed
         meanwhile it is tried again, and if the pod no longer fits there, all nodes are.
         """
-        result = await in_slices(filtering(self.cache.snapshot(pod), pod, names))
+        result = await in_slices(filter_nodes_pausing(self.cache.snapshot(pod), pod, names))
         for _ in range(MAX_RETRIES):
             if isinstance(result, NoDemand) or result.placed is None or self._holds(pod, result.placed):
                 return result
             node = result.placed.node_info.node.name
-            again = await in_slices(filtering(self.cache.snapshot(pod), pod, [node]))
+            again = await in_slices(filter_nodes_pausing(self.cache.snapshot(pod), pod, [node]))
             if isinstance(again, FilterResult) and again.placed:
                 result = replace(result, placed=again.placed)
             else:
-                result = await in_slices(filtering(self.cache.snapshot(pod), pod, names))
+                result = await in_slices(filter_nodes_pausing(self.cache.snapshot(pod), pod, names))
         raise HamiError(
             f"pod {pod.key}: the nodes change faster than they can be looked at", hint="the pod is scheduled again"
         )
@@ -417,7 +417,7 @@ class Extender:
     async def _warm_up(self) -> NoReturn:
         """Once all is listed, prepare for the first filter beside whatever else is asked."""
         await self.cache.synced()
-        await in_slices(warming(self.cache.snapshot(PodView(uid="", namespace="", name=""))))
+        await in_slices(warm_up_pausing(self.cache.snapshot(PodView(uid="", namespace="", name=""))))
         await asyncio.Event().wait()
         raise AssertionError("nothing sets it")
 

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from hami_plugin.model.pausing import Pausing
 from hami_plugin.process.aio import in_slices
-from hami_plugin.scheduler.engine.devices import DeviceState, added
+from hami_plugin.scheduler.engine.devices import DeviceState, sum_grants
 from hami_plugin.scheduler.engine.filter import UNREGISTERED, OccupiedNode
 from hami_plugin.scheduler.engine.reasons import Reason, parse_summary, plain
 from hami_plugin.scheduler.extender.cache import SchedulerCache
@@ -273,7 +273,7 @@ def _of_containers(
     for entry in source.entries:
         held = entry.held.get(family.resources.device_type)
         for position, piece in enumerate(held.pieces if held else ()):
-            for grant in added([piece], bits=family.resources.cores_are_bits):
+            for grant in sum_grants([piece], bits=family.resources.cores_are_bits):
                 labels = (entry.pod.namespace, node, entry.pod.name, str(position), grant.uuid)
                 share = _cores(family.resources, states.get(grant.uuid), grant.cores)
                 yield "hami_vgpu_memory_allocated_bytes", (labels, float(grant.memory * MIB))

@@ -55,7 +55,7 @@ class NestedTooDeepError(ValueError):
         super().__init__(f"its values lie more than {MAX_DEPTH} levels deep in each other")
 
 
-def reading(body: bytes, *, short: int = SHORT) -> Pausing[Any]:
+def parse_json_pausing(body: bytes, *, short: int = SHORT) -> Pausing[Any]:
     """The value, with a pause after each part of it if the body has more than ``short`` bytes. ``ValueError`` for what
     is no JSON as Kubernetes reads it.
     """
@@ -197,7 +197,7 @@ def extender_args(request: Json) -> ExtenderArgs:
     pod, nodes, names = request.get("Pod"), request.get("Nodes"), request.get("NodeNames")
     if not isinstance(pod, Mapping):
         raise WireError("filter request: no Pod", hint="send kube-scheduler's ExtenderArgs")
-    readable(pod, "filter request")
+    require_pod_shape(pod, "filter request")
     if isinstance(nodes, Mapping):
         items = _objects(nodes, "items", "filter request")
         for node in items:
@@ -239,7 +239,7 @@ def binding_args(request: Json) -> BindingArgs:
     return BindingArgs(namespace=found[0], name=found[1], uid=found[2], node=found[3])
 
 
-def readable(pod: Json, what: str) -> None:
+def require_pod_shape(pod: Json, what: str) -> None:
     """WireError unless the pod has the shape of one, as far as it is read here."""
     metadata, spec = member(pod, "metadata", what), member(pod, "spec", what)
     for key in ("name", "namespace", "uid"):
@@ -313,7 +313,7 @@ def filter_result(args: ExtenderArgs, result: FilterResult | NoDemand) -> Json:
     return {**answer, "Nodes": {"items": [node for node in args.nodes if left(node_view(node).name)]}}
 
 
-def bound_result(args: ExtenderArgs, node: str) -> Json:
+def bound_pod_result(args: ExtenderArgs, node: str) -> Json:
     """ExtenderFilterResult for a pod whose node is settled: that one, if it is among those offered."""
     why = f"the pod is bound, or being bound, to node {node}"
     failed = {name: why for name in args.names if name != node}

@@ -21,7 +21,7 @@ from hami_plugin.process.log import logger
 from hami_plugin.protocol.decisions import Question, claims, granted
 from hami_plugin.protocol.resizes import RESIZE, RESIZE_GRANTED, RESIZE_REFUSED, Amounts, larger, parse_resize
 from hami_plugin.scheduler.engine.devices import NodeInfo, Quota
-from hami_plugin.scheduler.engine.node_info import occupied
+from hami_plugin.scheduler.engine.node_info import subtract_held
 from hami_plugin.scheduler.engine.pod_info import PodInfo, pod_info
 from hami_plugin.scheduler.engine.quotas import PREFIX, used
 from hami_plugin.scheduler.extender.cache import SchedulerCache
@@ -145,7 +145,7 @@ def resized(
         after = pod_info(replace(pod, annotations={**pod.annotations, **changes}), families)
         if after is None:
             raise WireError("no scheduler has placed it")
-        left = occupied(node_info, families, [*(one.held for one in others), after.held])
+        left = subtract_held(node_info, families, [*(one.held for one in others), after.held])
         _require_devices(family, left, grants)
         _require_quota(families, after, quota)
         return changes

@@ -11,8 +11,8 @@ from hami_plugin.dra.conversion import ClaimVendor, ConvertedPod, convert, excee
 from hami_plugin.errors import WireError
 from hami_plugin.model.views import PodView, crowded
 from hami_plugin.process.aio import in_slices
-from hami_plugin.scheduler.engine.admission import Allowed, Scheduling, Views, reviewing
-from hami_plugin.scheduler.engine.capacity import impossible
+from hami_plugin.scheduler.engine.admission import Allowed, Scheduling, Views, review_pausing
+from hami_plugin.scheduler.engine.capacity import why_impossible
 from hami_plugin.scheduler.engine.requests import Denied
 from hami_plugin.scheduler.extender.cache import SchedulerCache
 from hami_plugin.scheduler.extender.claiming import ClaimTemplates
@@ -21,7 +21,7 @@ from hami_plugin.scheduler.extender.payloads import (
     admission_response,
     member,
     name,
-    readable,
+    require_pod_shape,
 )
 
 
@@ -66,7 +66,7 @@ class Reviewer:
         if not isinstance(pod.get("spec"), Mapping):
             raise WireError("admission review: a pod without a spec", hint="send what the API server sends")
         if not crowded(pod):
-            readable(pod, "admission review")
+            require_pod_shape(pod, "admission review")
         metadata = {**member(pod, "metadata", "admission review")}
         metadata["namespace"] = metadata.get("namespace") or name(request, "namespace", "admission review") or "default"
         whole = {**pod, "metadata": metadata}  # a pod that is being created may not say its namespace yet
@@ -77,7 +77,7 @@ class Reviewer:
         taken = False
         try:
             decided = await in_slices(
-                reviewing(whole, cache.families, self._scheduling, quota, self._impossible, rewrite=rewrite)
+                review_pausing(whole, cache.families, self._scheduling, quota, self._impossible, rewrite=rewrite)
             )
             if (
                 isinstance(decided, Allowed)
@@ -107,4 +107,4 @@ class Reviewer:
     def _impossible(self, pod: PodView) -> str:
         if not self._refuse_impossible:
             return ""
-        return impossible(pod, self._cache.families, self._cache.nodes.largest)
+        return why_impossible(pod, self._cache.families, self._cache.nodes.largest)

@@ -8,7 +8,7 @@ from typing import Any
 
 from hami_plugin.node_status.status import events_of
 from hami_plugin.scheduler.engine.devices import DeviceState
-from hami_plugin.scheduler.engine.node_info import occupied
+from hami_plugin.scheduler.engine.node_info import subtract_held
 from hami_plugin.scheduler.engine.pod_info import PodInfo
 from hami_plugin.scheduler.extender.extender import Extender
 from hami_plugin.sdk import Family
@@ -33,7 +33,7 @@ def cluster_status(extender: Extender, *, name: str) -> dict[str, Any]:
             more += 1
             continue
         entries = cache.pods.index.on(node)
-        full = occupied(info, cache.families, [entry.held for entry in entries])
+        full = subtract_held(info, cache.families, [entry.held for entry in entries])
         devices = [(families[device_type], state) for device_type, pool in full.pools.items() for state in pool.states]
         for family, state in devices:
             _count(sums[family.resources.device_type], state)

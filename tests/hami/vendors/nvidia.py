@@ -10,8 +10,8 @@ from itertools import permutations
 
 from hami_plugin.model.links import Link, symmetric
 from hami_plugin.protocol.register import MigProfile
-from hami_plugin.scheduler.engine.devices import ORDER_KEY, Candidate, Context, DeviceState, Slice, asked
-from hami_plugin.scheduler.engine.fit import trial, walked
+from hami_plugin.scheduler.engine.devices import ORDER_KEY, Candidate, Context, DeviceState, Slice, charge_request
+from hami_plugin.scheduler.engine.fit import collect_candidates, device_checker
 from hami_plugin.scheduler.engine.policy import GO_TRUE, Policy
 from hami_plugin.scheduler.engine.reasons import Reason, summary
 from hami_plugin.sdk import Range
@@ -218,7 +218,7 @@ def _as_hami(question: Json, theirs: Json) -> bool:
     taken: Sequence[Candidate] = ()
     for run in runs:
         against[Reason.NUMA] += 0 if linked_ones else len(taken)
-        taken, (_, reasons) = walked(_of_all(), run, _circumstances(question))
+        taken, (_, reasons) = collect_candidates(_of_all(), run, _circumstances(question))
         against.update(filter(None, reasons))
         if len(taken) >= wanted and not linked_ones:
             break
@@ -233,7 +233,7 @@ def _as_hami(question: Json, theirs: Json) -> bool:
 
 
 def _of_all() -> Policy:
-    return replace(_policy_of_hami(), charge=asked)
+    return replace(_policy_of_hami(), charge=charge_request)
 
 
 def _circumstances(question: Json) -> Context:
@@ -246,7 +246,7 @@ def _runs(question: Json) -> tuple[list[list[DeviceState]], Counter[Reason]]:
     that are passed over before.
     """
     context, runs, against = _circumstances(question), list[list[DeviceState]](), Counter[Reason]()
-    tried = trial(_of_all(), context)
+    tried = device_checker(_of_all(), context)
     for state in reversed(context.states):
         found = tried(state, ())
         if isinstance(found, Reason) and found in BEFORE_NUMA:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hami_plugin.model.views import ContainerView
-from hami_plugin.scheduler.engine.admission import Allowed, Scheduling, difference, review, reviewing
+from hami_plugin.scheduler.engine.admission import Allowed, Scheduling, json_patch, review, review_pausing
 from hami_plugin.scheduler.engine.devices import Quota
 from hami_plugin.scheduler.engine.requests import Demand, Denied, Invalid
 from hami_plugin.scheduler.engine.scores import WEIGHTS_KEY
@@ -67,7 +67,7 @@ def test_between_two_pauses_of_a_review_one_container_is_looked_at():
     family = replace(family, rules=replace(family.rules, policy=replace(policy, request=noting)))
     several = [{"name": f"c{n}", "resources": {"limits": {GPU: "1", MEMORY: "100"}}} for n in range(9)]
     between = []
-    for _pause in reviewing(pod(spec={"containers": several}), [family], OURS, Quota()):
+    for _pause in review_pausing(pod(spec={"containers": several}), [family], OURS, Quota()):
         between.append(set(asked))
         asked.clear()
 
@@ -153,4 +153,4 @@ def test_a_sidecar_counts_beside_what_runs_with_it():
     ],
 )
 def test_a_patch_says_what_turns_one_document_into_the_other(before: Any, after: Any, expected: Any):
-    assert [(one["op"], one["path"], one.get("value")) for one in difference(before, after)] == expected
+    assert [(one["op"], one["path"], one.get("value")) for one in json_patch(before, after)] == expected

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hami_plugin.scheduler.engine.devices import Piece, added, collapsed
+from hami_plugin.scheduler.engine.devices import Piece, effective_grants, sum_grants
 from tests.support.hami import Json, asks
 from tests.support.pods import held, view
 
@@ -32,9 +32,9 @@ def inits(case: Json) -> int:
 
 @asks("init_containers", "CollapseInitContainerUsage")
 def test_init_containers_count_as_much_as_the_largest_of_them(case: Json):
-    assert shares(case, lambda pieces: collapsed(pieces, inits(case))) == theirs(case)
+    assert shares(case, lambda pieces: effective_grants(pieces, inits(case))) == theirs(case)
 
 
 @asks("init_containers", "AppContainersOnlyDeviceUsage")
 def test_without_init_containers_the_others_are_added_up(case: Json):
-    assert shares(case, lambda pieces: added(pieces[inits(case) :])) == theirs(case)
+    assert shares(case, lambda pieces: sum_grants(pieces[inits(case) :])) == theirs(case)

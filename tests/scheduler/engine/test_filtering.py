@@ -22,7 +22,7 @@ from hami_plugin.scheduler.engine.filter import (
     simulate,
 )
 from hami_plugin.scheduler.engine.node_info import read_idle_node
-from hami_plugin.scheduler.engine.pod_info import PodIndex, assignment, bind_phase, conflict, labelled, pod_info
+from hami_plugin.scheduler.engine.pod_info import PodIndex, assignment, bind_phase, conflict, patch_with_label, pod_info
 from hami_plugin.scheduler.engine.quotas import limits
 from hami_plugin.scheduler.extender.payloads import admission_response, extender_args, filter_result
 from tests.support.pods import nvidia
@@ -112,8 +112,8 @@ def test_a_request_without_pod_or_nodes_is_refused(request_: dict[str, object]):
 def test_a_nodes_name_that_is_no_label_is_written_as_an_annotation_only():
     longest = "n" * 63
 
-    assert labelled({ASSIGNED_NODE: longest}).labels == {ASSIGNED_NODE: longest}
-    too_long = labelled({ASSIGNED_NODE: longest + "n"})
+    assert patch_with_label({ASSIGNED_NODE: longest}).labels == {ASSIGNED_NODE: longest}
+    too_long = patch_with_label({ASSIGNED_NODE: longest + "n"})
     assert (too_long.labels, too_long.annotations) == ({}, {ASSIGNED_NODE: longest + "n"})
 
 

@@ -9,7 +9,7 @@ import pytest
 from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.devices import Context, DevicePool, DeviceState, NodeInfo
-from hami_plugin.scheduler.engine.filter import NodeScore, node_score, ranked
+from hami_plugin.scheduler.engine.filter import NodeScore, node_score, rank_nodes
 from hami_plugin.scheduler.engine.fit import PodFit
 from hami_plugin.scheduler.engine.node_info import scheduling_policies
 from hami_plugin.scheduler.engine.policy import named, of_type
@@ -110,7 +110,7 @@ def test_of_two_nodes_the_one_that_hami_puts_first_stands_first(case: Json) -> N
         for one in backend["node_list"]
     ]
 
-    order = ranked(nodes, backend.get("policy", ""))
+    order = rank_nodes(nodes, backend.get("policy", ""))
 
     assert (order[0] is nodes[put["i"]]) is case["expected"]["result"]
 

@@ -172,13 +172,13 @@ class Cluster:
         self.tried: list[str] = []
         self.again: list[str] = []
         """Where a pod was tried for itself, and not for all that ask alike."""
-        fitting = engine_filter.fitting
+        fitting = engine_filter.fit_pod_pausing
 
         def noted(request, node_info, options):
             (self.again if request.pod.uid else self.tried).append(node_info.node.name)
             return fitting(request, node_info, options)
 
-        monkeypatch.setattr(engine_filter, "fitting", noted)
+        monkeypatch.setattr(engine_filter, "fit_pod_pausing", noted)
 
     def filter(self, pod: PodView) -> list[str]:
         """The nodes that were tried for pods like this one."""

@@ -19,7 +19,7 @@ from hami_plugin.model.links import NO_LINKS, Link, Links
 from hami_plugin.model.machine import machine
 from hami_plugin.model.views import PodView
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.devices import Candidate, Charge, Context, idle
+from hami_plugin.scheduler.engine.devices import Candidate, Charge, Context, idle_state
 from hami_plugin.scheduler.engine.policy import Misfit, linked_choice
 from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.scheduler.engine.topology import best_linked, choose
@@ -298,7 +298,7 @@ def shares(devices: Sequence[str]) -> list[Candidate]:
     infos = [
         DeviceInfo(id=uuid, index=number, count=10, devmem=100, devcore=100) for number, uuid in enumerate(devices)
     ]
-    return [Candidate(state=idle(info), charge=Charge(memory=10, cores=10)) for info in infos]
+    return [Candidate(state=idle_state(info), charge=Charge(memory=10, cores=10)) for info in infos]
 
 
 @settings(deadline=None)

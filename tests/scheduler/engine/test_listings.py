@@ -9,7 +9,7 @@ import pytest
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.admission import Allowed, Denied, Scheduling, review
-from hami_plugin.scheduler.engine.devices import MAX_BYTES, MAX_NAMES, AnnotationLists, DevicePool, NodeInfo, idle
+from hami_plugin.scheduler.engine.devices import MAX_BYTES, MAX_NAMES, AnnotationLists, DevicePool, NodeInfo, idle_state
 from hami_plugin.scheduler.engine.filter import try_nodes
 from hami_plugin.scheduler.engine.fit import CycleOptions, PodFit, Unschedulable
 from hami_plugin.scheduler.engine.node_info import scheduling_policies
@@ -47,7 +47,9 @@ def pod(annotations, resource="nvidia.com/gpu", containers=1):
 def node_infos(count, *, types=("NVIDIA-Toy",), cards=4):
     def node_info(node):
         infos = [replace(CARD, id=f"n{node}-g{n}", index=n, type=types[n % len(types)]) for n in range(cards)]
-        return NodeInfo(node=NodeView(name=f"n{node}"), pools={"NVIDIA": DevicePool(states=tuple(map(idle, infos)))})
+        return NodeInfo(
+            node=NodeView(name=f"n{node}"), pools={"NVIDIA": DevicePool(states=tuple(map(idle_state, infos)))}
+        )
 
     return [node_info(node) for node in range(count)]
 

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.devices import ORDER_KEY, DevicePool, NodeInfo, Quota, idle
-from hami_plugin.scheduler.engine.fit import CycleOptions, PodFit, Unschedulable, demands, fit_pod
+from hami_plugin.scheduler.engine.devices import ORDER_KEY, DevicePool, NodeInfo, Quota, idle_state
+from hami_plugin.scheduler.engine.fit import CycleOptions, PodFit, Unschedulable, fit_pod, pod_demands
 from hami_plugin.scheduler.engine.policy import CHARGED, Policy, standard, within_quota
-from hami_plugin.scheduler.engine.requests import amount, counted, percentage
+from hami_plugin.scheduler.engine.requests import amount, count_request, percentage
 from hami_plugin.scheduler.engine.scores import WEIGHTS_KEY
 
 
 def policy(device_type: str, **fields) -> Policy:
     return Policy(
-        request=counted(
+        request=count_request(
             device_type,
             count=amount(f"{device_type}/count"),
             memory=amount(f"{device_type}/memory"),
@@ -40,7 +40,8 @@ def card(name: str, index: int = 0, **fields) -> DeviceInfo:
 
 def node_info(**cards: list[DeviceInfo]) -> NodeInfo:
     pools = {
-        device_type: DevicePool(states=tuple(idle(info) for info in infos)) for device_type, infos in cards.items()
+        device_type: DevicePool(states=tuple(idle_state(info) for info in infos))
+        for device_type, infos in cards.items()
     }
     return NodeInfo(node=NodeView(name="n"), pools=pools)
 
@@ -227,14 +228,14 @@ def test_nothing_is_ever_taken_twice(containers, used):
         container(str(n), "red", init=kind == "init", sidecar=kind == "sidecar", count=count, memory=memory)
         for n, (kind, count, memory) in enumerate(containers)
     ]
-    states = [replace(idle(card(f"R{n}", n)), memory=memory) for n, memory in enumerate(used)]
+    states = [replace(idle_state(card(f"R{n}", n)), memory=memory) for n, memory in enumerate(used)]
     pool = NodeInfo(node=NodeView(name="n"), pools={"red": DevicePool(states=tuple(states))})
     wanted = pod(*built)
 
     outcome = fit_pod(wanted, RULES, pool)
 
     if isinstance(outcome, PodFit):
-        asked = demands(wanted, RULES)
+        asked = pod_demands(wanted, RULES)
         assert isinstance(asked, tuple)
         pieces = outcome.given.get("red", ((),) * len(built))
         assert [len(piece) for piece in pieces] == [one["red"].count if "red" in one else 0 for one in asked]

@@ -11,9 +11,9 @@ import pytest
 
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import NodeView
-from hami_plugin.scheduler.engine.devices import Context, DevicePool, NodeInfo, PodAllocation, used
+from hami_plugin.scheduler.engine.devices import Context, DevicePool, NodeInfo, PodAllocation, subtract_holdings
 from hami_plugin.scheduler.engine.filter import score_nodes
-from hami_plugin.scheduler.engine.fit import CycleOptions, PodFit, Policies, Unschedulable, demands, fit_pod
+from hami_plugin.scheduler.engine.fit import CycleOptions, PodFit, Policies, Unschedulable, fit_pod, pod_demands
 from hami_plugin.scheduler.engine.policy import Policy, standard
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Demand, Invalid
@@ -178,7 +178,7 @@ def test_usage_is_rebuilt_from_pods_as_by_hami(case: Any):
             for pod in here
         ]
 
-        states = used(registered, holdings, family.rules.policy.request, family.rules.policy.restore)
+        states = subtract_holdings(registered, holdings, family.rules.policy.request, family.rules.policy.restore)
 
         assert [(one.uuid, one.slots, one.memory, one.cores) for one in states] == [
             (one["id"], one.get("used", 0), one.get("usedmem", 0), one.get("usedcores", 0)) for one in expected
@@ -268,7 +268,7 @@ def test_each_container_asks_in_its_own_place_init_containers_first(case: Json):
     if context.get("resource_names") == {"NVIDIA": {}}:
         policies = {"NVIDIA": replace(policies["NVIDIA"], request=thousand_each)}  # as HAMi's mock of a backend
 
-    found = demands(values.pod(pod), policies)
+    found = pod_demands(values.pod(pod), policies)
 
     assert not isinstance(found, Invalid)
     assert [{device_type: said(one) for device_type, one in asked.items()} for asked in found] == [

@@ -8,14 +8,14 @@ import pytest
 
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.devices import DevicePool, NodeInfo, idle
+from hami_plugin.scheduler.engine.devices import DevicePool, NodeInfo, idle_state
 from hami_plugin.scheduler.engine.filter import ORDER_KEY, score_nodes
 from hami_plugin.scheduler.engine.fit import CycleOptions
 from hami_plugin.scheduler.engine.policy import Policy, standard
-from hami_plugin.scheduler.engine.requests import amount, counted
+from hami_plugin.scheduler.engine.requests import amount, count_request
 from hami_plugin.scheduler.engine.scores import Decision, Ranking
 
-REQUEST = counted("red", count=amount("red/count"), memory=amount("red/memory"))
+REQUEST = count_request("red", count=amount("red/count"), memory=amount("red/memory"))
 PLAIN = Policy(request=REQUEST, serves=standard("red"))
 POD = PodView(
     uid="u",
@@ -27,7 +27,7 @@ POD = PodView(
 
 def node(name: str, memory: int = 0) -> NodeInfo:
     info = DeviceInfo(id=f"{name}-R", count=10, devmem=100, devcore=100, health=True)
-    pool = DevicePool(states=(replace(idle(info), memory=memory, slots=1 if memory else 0),))
+    pool = DevicePool(states=(replace(idle_state(info), memory=memory, slots=1 if memory else 0),))
     return NodeInfo(node=NodeView(name=name), pools={"red": pool})
 
 

@@ -7,10 +7,16 @@ import pytest
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.devices import PodAllocation, held, idle, restored, used
-from hami_plugin.scheduler.engine.requests import amount, counted
+from hami_plugin.scheduler.engine.devices import (
+    PodAllocation,
+    effective_holding,
+    idle_state,
+    restore_grant,
+    subtract_holdings,
+)
+from hami_plugin.scheduler.engine.requests import amount, count_request
 
-request = counted("red", count=amount("red/count"))
+request = count_request("red", count=amount("red/count"))
 
 
 def app(name: str, *, asks: bool = True, init: bool = False, sidecar: bool = False) -> ContainerView:
@@ -28,7 +34,7 @@ def holding(containers, pieces, phase="Pending") -> PodAllocation:
 
 
 def summed(one: PodAllocation) -> dict[str, tuple[int, int, int]]:
-    return {grant.uuid: (grant.slots, grant.memory, grant.cores) for grant in held(one, request)}
+    return {grant.uuid: (grant.slots, grant.memory, grant.cores) for grant in effective_holding(one, request)}
 
 
 def test_containers_add_up_and_init_containers_count_by_the_largest():
@@ -71,10 +77,10 @@ def test_shares_that_do_not_go_with_the_containers_all_count():
 
 
 def test_devices_that_are_gone_count_for_nothing_and_tenants_are_known():
-    states = [idle(DeviceInfo(id="R", count=4, devmem=100, devcore=100, health=True))]
+    states = [idle_state(DeviceInfo(id="R", count=4, devmem=100, devcore=100, health=True))]
     holdings = [holding([app("a")], [share("R", 30, 20)]), holding([app("a")], [share("gone", 50)])]
 
-    (state,) = used(states, holdings, request, restored)
+    (state,) = subtract_holdings(states, holdings, request, restore_grant)
 
     assert (state.slots, state.memory, state.cores) == (1, 30, 20)
     assert [tenant.name for tenant in state.tenants] == ["p"]

@@ -6,7 +6,7 @@ import pytest
 
 from hami_plugin.model.views import NodeView, pod_view
 from hami_plugin.protocol.register import DeviceInfo, encode_json
-from hami_plugin.scheduler.engine.capacity import impossible, largest, sizes
+from hami_plugin.scheduler.engine.capacity import largest, sizes, why_impossible
 from hami_plugin.scheduler.engine.filter import ClusterSnapshot, FilterResult, filter_nodes
 from hami_plugin.scheduler.engine.node_info import read_idle_node
 from tests.hami.catalog import Catalog
@@ -31,7 +31,7 @@ def known(families, there):
 
 
 def why(there, **asked) -> str:
-    return impossible(pod_view(manifest("a", **asked)), FAMILIES, known(FAMILIES, there))
+    return why_impossible(pod_view(manifest("a", **asked)), FAMILIES, known(FAMILIES, there))
 
 
 @pytest.mark.parametrize("asked", [{"memory": CARD_MIB}, {"cores": 100}, {"gpus": 4}, {"gpus": 0}])
@@ -101,7 +101,7 @@ def test_a_percentage_of_cores_is_not_held_against_a_number_of_them(
 
     assert isinstance(outcome, FilterResult)
     assert outcome.placed
-    assert impossible(pod, [family], known([family], [there])) == ""
+    assert why_impossible(pod, [family], known([family], [there])) == ""
 
 
 def test_devices_that_are_sick_may_heal():
@@ -119,6 +119,6 @@ def test_nothing_that_was_ever_placed_is_called_impossible():
         asked = situation(case.question, catalog)
         if case.answers[0]["best"]:
             placed += 1
-            assert impossible(asked.pod, asked.families, known(asked.families, asked.node_infos)) == "", case.id
+            assert why_impossible(asked.pod, asked.families, known(asked.families, asked.node_infos)) == "", case.id
 
     assert placed > 100

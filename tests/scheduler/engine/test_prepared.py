@@ -12,7 +12,7 @@ from hami_plugin.model.links import Link, Links
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.devices import Context, DeviceState, Quota, Slice, Tenant
-from hami_plugin.scheduler.engine.policy import prepared, standard
+from hami_plugin.scheduler.engine.policy import prepare_checks, standard
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.scheduler.engine.topology import ChoiceCache
@@ -49,7 +49,7 @@ def test_a_check_that_reads_first_says_of_each_device_what_it_says_alone(
     state = replace(STATE, info=replace(STATE.info, health=True), slots=slots)
 
     alone = [reason for check in CHECKS if (reason := check(state, context))]
-    together = [reason for check in prepared(CHECKS, context) if (reason := check(state, context))]
+    together = [reason for check in prepare_checks(CHECKS, context) if (reason := check(state, context))]
 
     assert together == alone
 
@@ -72,7 +72,7 @@ def test_what_is_read_first_still_counts(annotations, reason):
     context = Context(demand=Demand(device_type="W", count=1), pod=pod)
     state = replace(STATE, info=replace(STATE.info, health=True))
 
-    against = [found for check in prepared(CHECKS, context) if (found := check(state, context))]
+    against = [found for check in prepare_checks(CHECKS, context) if (found := check(state, context))]
 
     assert against == ([reason] if reason else [])
 

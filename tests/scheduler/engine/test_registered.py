@@ -5,10 +5,10 @@ import pytest
 from hami_plugin.errors import WireError
 from hami_plugin.model.views import NodeView
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.registered import counted_in, summed
+from hami_plugin.scheduler.engine.registered import from_capacity, from_summed_capacity
 
-COUNTED = counted_in("a/card", lambda _node, number, _count: DeviceInfo(id=f"c{number}"))
-SUMMED = summed("a/core", "a/memory", each=16, unit=512, name="a", device_type="A")
+COUNTED = from_capacity("a/card", lambda _node, number, _count: DeviceInfo(id=f"c{number}"))
+SUMMED = from_summed_capacity("a/core", "a/memory", each=16, unit=512, name="a", device_type="A")
 
 
 def node(**capacity):

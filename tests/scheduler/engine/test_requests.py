@@ -5,11 +5,11 @@ import pytest
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.scheduler.engine.node_info import requested_families
 from hami_plugin.scheduler.engine.node_resources import resource_names
-from hami_plugin.scheduler.engine.requests import Demand, Invalid, amount, counted, percentage
+from hami_plugin.scheduler.engine.requests import Demand, Invalid, amount, count_request, percentage
 from hami_plugin.sdk import vendor_names
 from tests.support.pods import of_vendor
 
-REQUEST = counted(
+REQUEST = count_request(
     "W",
     count=amount("x/n", least=1),
     memory=amount("x/m", factor=256),

@@ -9,7 +9,7 @@ from hami_plugin.protocol.decisions import Question, claims
 from hami_plugin.protocol.keys import NODE_LOCK
 from hami_plugin.protocol.lock import parse_lock
 from hami_plugin.scheduler.engine.devices import ORDER_KEY, Context
-from hami_plugin.scheduler.engine.pod_info import labelled
+from hami_plugin.scheduler.engine.pod_info import patch_with_label
 from hami_plugin.scheduler.engine.requests import Demand, Invalid
 from hami_plugin.scheduler.engine.scores import WEIGHTS_KEY, Weights, weights
 from tests.support.hami import Json, asks
@@ -81,7 +81,7 @@ def test_annotations_are_written_with_the_node_as_a_label(case: Json):
     pod = question["pod"]
     key = f"{pod['namespace']}/{pod['name']}" if pod else ""
 
-    changes = labelled(question["annotations"])
+    changes = patch_with_label(question["annotations"])
 
     if case["expected"]["error"]:
         assert key not in pods  # nobody to write to: the API server's answer, not ours

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME, BIND_PHASE, BIND_TIME, NODE_LOCK
-from hami_plugin.scheduler.engine.policy import consulted
+from hami_plugin.scheduler.engine.policy import consulted_annotations
 from hami_plugin.sdk import load_vendor, vendor_names
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.scale import examples, spread
@@ -25,7 +25,8 @@ FAMILIES = tuple(
 OF_PODS = sorted(
     {
         *(family.rules.annotations.allocated for family in FAMILIES),
-        *(key for family in FAMILIES if family.rules.policy for key in consulted(family.rules.policy.serves)),
+        *(key for family in FAMILIES if family.rules.policy
+          for key in consulted_annotations(family.rules.policy.serves)),
         *("hami.io/vgpu-mig-allocations", "nvidia.com/numa-bind", "metax-tech.com/app-class"),
         *(ASSIGNED_NODE, ASSIGNED_TIME, BIND_PHASE, BIND_TIME),
         *("hami.io/gpu-scheduler-policy", "hami.io/node-scheduler-policy", "hami.io/device-scoring-weights"),

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami_plugin.model.pausing import at_once
-from hami_plugin.scheduler.extender.payloads import MAX_DEPTH, MAX_VALUES, SHORT, reading
+from hami_plugin.model.pausing import run_without_pauses
+from hami_plugin.scheduler.extender.payloads import MAX_DEPTH, MAX_VALUES, SHORT, parse_json_pausing
 from hami_plugin.scheduler.extender.server import Budget
 from tests.support.extender import ARGS, BINDING, REVIEW, FakeExtender, Rig, listening
 from tests.support.scheduling import until
@@ -35,9 +35,9 @@ def test_json_is_read_as_it_was_written(value, indent, ascii_only, short):
         json.dumps(expected, ensure_ascii=False).encode()
     except UnicodeError:
         with pytest.raises(ValueError, match=r"."):
-            at_once(reading(body, short=short))
+            run_without_pauses(parse_json_pausing(body, short=short))
         return
-    assert at_once(reading(body, short=short)) == expected
+    assert run_without_pauses(parse_json_pausing(body, short=short)) == expected
 
 
 @settings(deadline=None)
@@ -49,7 +49,9 @@ def test_what_python_takes_for_json_is_json_here_and_nothing_else(text, short):
         except ValueError:
             return ValueError
 
-    assert read(lambda: at_once(reading(text.encode(), short=short))) == read(lambda: json.loads(text))
+    assert read(lambda: run_without_pauses(parse_json_pausing(text.encode(), short=short))) == read(
+        lambda: json.loads(text)
+    )
 
 
 def test_whole_nodes_are_read_with_a_pause_after_each():
@@ -58,7 +60,7 @@ def test_whole_nodes_are_read_with_a_pause_after_each():
     found = []
 
     def kept():
-        found.append((yield from reading(json.dumps({"Pod": {}, "Nodes": {"items": nodes}}).encode())))
+        found.append((yield from parse_json_pausing(json.dumps({"Pod": {}, "Nodes": {"items": nodes}}).encode())))
 
     assert sum(1 for _ in kept()) >= 1000
     assert found[0]["Nodes"]["items"] == nodes
@@ -69,7 +71,7 @@ def test_whole_nodes_are_read_with_a_pause_after_each():
 @pytest.mark.parametrize("short", [0, SHORT])
 def test_values_lie_in_each_other_as_deep_as_is_said_and_no_deeper(opening, closing, short):
     def nested(levels):
-        return at_once(reading((opening * levels + "1" + closing * levels).encode(), short=short))
+        return run_without_pauses(parse_json_pausing((opening * levels + "1" + closing * levels).encode(), short=short))
 
     assert nested(MAX_DEPTH)
     for levels in (MAX_DEPTH + 1, 500, 1200, 9000, 100_000):

@@ -7,14 +7,14 @@ from itertools import count
 
 import pytest
 
-from hami_plugin.model.pausing import at_once
+from hami_plugin.model.pausing import run_without_pauses
 from hami_plugin.model.views import NodeView, PodView, pod_view
 from hami_plugin.process.aio import in_slices
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine import filter as engine_filter
-from hami_plugin.scheduler.engine.devices import DevicePool, NodeInfo, idle
-from hami_plugin.scheduler.engine.filter import ClusterSnapshot, FilterResult, filtering
+from hami_plugin.scheduler.engine.devices import DevicePool, NodeInfo, idle_state
+from hami_plugin.scheduler.engine.filter import ClusterSnapshot, FilterResult, filter_nodes_pausing
 from hami_plugin.scheduler.engine.pod_info import pod_info
 from hami_plugin.scheduler.extender import extender as extender_module
 from hami_plugin.scheduler.extender.cache import NodeCache, PodCache
@@ -61,7 +61,7 @@ def test_no_bind_takes_a_list_of_pods_for_seen_before_all_of_it_is():
     for _ in listed:
         next(taking)
         assert (pods.shown.value, pods.listed.value) == (0, False)
-    at_once(taking)
+    run_without_pauses(taking)
 
     assert (pods.shown.value, pods.listed.value) == (9, True)
 
@@ -74,7 +74,7 @@ def test_a_list_of_nodes_counts_once_all_of_it_is_known():
 
     next(taking)
     assert (nodes.live("gone").closed, nodes.live("n1").closed, nodes.listed.value) == (True, True, False)
-    at_once(taking)
+    run_without_pauses(taking)
 
     assert (nodes.live("n1").closed, nodes.listed.value) == (False, True)
 
@@ -173,13 +173,15 @@ async def test_a_pod_that_needs_no_end_of_trials_gets_what_was_found_within_a_bo
     card = DeviceInfo(id="", count=100, devmem=10_000, devcore=100, type="NVIDIA-Toy", health=True)
 
     def node_info(name):
-        return NodeInfo(node=NodeView(name=name), pools={"NVIDIA": DevicePool(states=(idle(card),))})
+        return NodeInfo(node=NodeView(name=name), pools={"NVIDIA": DevicePool(states=(idle_state(card),))})
 
     nodes = {f"n{number}": node_info(f"n{number}") for number in range(20)}
     one = manifest("a", memory=1)
     one["spec"]["containers"] *= 30
 
-    found = at_once(filtering(ClusterSnapshot(families=FAMILIES, nodes=nodes), pod_view(one), nodes))
+    found = run_without_pauses(
+        filter_nodes_pausing(ClusterSnapshot(families=FAMILIES, nodes=nodes), pod_view(one), nodes)
+    )
 
     assert isinstance(found, FilterResult)
     assert found.placed

@@ -30,7 +30,7 @@ from hami_plugin.protocol.keys import (
     PHASE_SUCCESS,
 )
 from hami_plugin.protocol.lock import owned_by
-from hami_plugin.scheduler.engine.node_info import contested, occupied, read_idle_node, read_node
+from hami_plugin.scheduler.engine.node_info import contested_parts, read_idle_node, read_node, subtract_held
 from hami_plugin.scheduler.engine.pod_info import pod_info
 from hami_plugin.scheduler.extender.app import Scheduler, configured
 from hami_plugin.scheduler.extender.extender import Extender, Options
@@ -189,7 +189,7 @@ def check(store: ObjectStore, families: Sequence[Any]) -> int:
         idle = read_idle_node(node_view(item), families).node_info
         for at, one in enumerate(entries):
             others = [other.held for other in entries[at + 1 :]]
-            assert contested(idle, families, one.held, occupied(idle, families, others)) == ""
+            assert contested_parts(idle, families, one.held, subtract_held(idle, families, others)) == ""
     return len(bound)
 
 

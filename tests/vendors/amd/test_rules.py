@@ -8,7 +8,7 @@ import pytest
 
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.devices import Context, DeviceState, idle
+from hami_plugin.scheduler.engine.devices import Context, DeviceState, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied
 from vendors.amd.rules import families
@@ -20,7 +20,7 @@ MI300X = "AMD_Instinct_MI300X_VF"
 
 
 def card(cores: int = 304) -> DeviceState:
-    return idle(DeviceInfo(id="GPU-1", count=10, devmem=196608, devcore=cores, type=MI300X, health=True))
+    return idle_state(DeviceInfo(id="GPU-1", count=10, devmem=196608, devcore=cores, type=MI300X, health=True))
 
 
 def asked(**limits: str) -> object:

@@ -13,7 +13,7 @@ from hami_plugin.config.documents import read_yaml
 from hami_plugin.config.hami import device_config
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.devices import Context, DeviceState, idle
+from hami_plugin.scheduler.engine.devices import Context, DeviceState, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied
 from hami_plugin.scheduler.engine.scores import Decision
@@ -46,7 +46,7 @@ def chips(
         **info,
     }
     customs = [{"NetworkID": number} for number in networks] or [None] * count
-    return [idle(DeviceInfo(id=f"{n}", index=n, custom=customs[n], **told)) for n in range(count)]
+    return [idle_state(DeviceInfo(id=f"{n}", index=n, custom=customs[n], **told)) for n in range(count)]
 
 
 def pod(annotations: dict[str, str] | None = None) -> PodView:

@@ -14,7 +14,7 @@ from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.decisions import encode_devices
-from hami_plugin.scheduler.engine.devices import ORDER_KEY, Context, DeviceState, idle
+from hami_plugin.scheduler.engine.devices import ORDER_KEY, Context, DeviceState, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, PodFit, Refused, fit, fit_pod
 from hami_plugin.scheduler.engine.node_info import read_node, scheduling_policies
 from hami_plugin.scheduler.engine.quotas import excess, quota
@@ -42,7 +42,7 @@ def machine(kind: str, devices: int, cores: int = 2) -> list[DeviceState]:
         labels={"node.kubernetes.io/instance-type": kind},
         capacity={"aws.amazon.com/neuron": str(devices), "aws.amazon.com/neuroncore": str(devices * cores)},
     )
-    return [idle(info) for info in NEURON.rules.node_devices(node)]
+    return [idle_state(info) for info in NEURON.rules.node_devices(node)]
 
 
 @pytest.mark.parametrize("cores", [31, 10**15])

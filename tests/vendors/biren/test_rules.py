@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo, encode_json
-from hami_plugin.scheduler.engine.devices import Context, DeviceState, idle
+from hami_plugin.scheduler.engine.devices import Context, DeviceState, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, fit
 from hami_plugin.scheduler.engine.requests import Demand
 from vendors.biren import BirenSettings, families
@@ -19,7 +19,7 @@ def cards(count: int) -> list[DeviceState]:
         for n in range(count)
     ]
     node = NodeView(name="n", annotations={BIREN.rules.annotations.register: encode_json(infos)})
-    return [idle(info) for info in BIREN.rules.node_devices(node)]
+    return [idle_state(info) for info in BIREN.rules.node_devices(node)]
 
 
 def test_two_of_three_idle_cards_are_the_last_two_and_are_billed_nothing() -> None:

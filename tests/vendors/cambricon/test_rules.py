@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.scheduler.engine.devices import Context, Quota, idle
+from hami_plugin.scheduler.engine.devices import Context, Quota, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Demand
@@ -45,7 +45,7 @@ def test_memory_counts_in_256_mib_and_cores_default_to_all() -> None:
 
 def test_a_quota_counts_the_same_units_as_a_request() -> None:
     node = NodeView(name="n", capacity={"cambricon.com/mlu.smlu.vcore": "100", "cambricon.com/mlu.smlu.vmemory": "96"})
-    states = [idle(info) for info in MLU.rules.node_devices(node)]
+    states = [idle_state(info) for info in MLU.rules.node_devices(node)]
     quota = Quota(limits={"cambricon.com/mlu.smlu.vmemory": 20})
     assert MLU.rules.policy
 

@@ -10,7 +10,7 @@ import pytest
 from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.scheduler.engine.devices import Context, DeviceState, idle
+from hami_plugin.scheduler.engine.devices import Context, DeviceState, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied, Invalid
@@ -183,7 +183,7 @@ def test_numbers_come_as_agents_write_them(value: object, read: int) -> None:
 
 
 def test_a_partition_is_the_smallest_that_suffices_and_takes_as_many_slots_as_slices() -> None:
-    (card,) = [idle(info) for info in DRS.rules.node_devices(drs_node())]
+    (card,) = [idle_state(info) for info in DRS.rules.node_devices(drs_node())]
     assert DRS.rules.policy
     asked = DRS.rules.policy.request(
         ContainerView(name="c", limits={"enflame.com/gcu-memory": "20480", "enflame.com/gcu-core": "40"})
@@ -201,7 +201,7 @@ def test_a_partition_is_the_smallest_that_suffices_and_takes_as_many_slots_as_sl
 
 
 def test_a_size_that_no_card_can_be_cut_to_is_refused_for_the_node() -> None:
-    states = [idle(info) for info in DRS.rules.node_devices(drs_node(2))]
+    states = [idle_state(info) for info in DRS.rules.node_devices(drs_node(2))]
     assert DRS.rules.policy
 
     outcome = fit(
@@ -215,7 +215,7 @@ def test_a_size_that_no_card_can_be_cut_to_is_refused_for_the_node() -> None:
 
 
 def test_the_agent_is_told_every_partition_and_the_first_by_keys_of_its_own() -> None:
-    states = [idle(info) for info in DRS.rules.node_devices(drs_node())]
+    states = [idle_state(info) for info in DRS.rules.node_devices(drs_node())]
     pieces: list[tuple[Grant, ...]] = []
     assert DRS.rules.policy
     for limits in ({"drs-gcu": "1"}, {}, {"gcu-memory": "20", "gcu-core": "40"}):
@@ -242,7 +242,9 @@ def test_the_agent_is_told_every_partition_and_the_first_by_keys_of_its_own() ->
 
 
 def test_whole_cards_are_for_one_alone_and_hidden_by_no_annotation() -> None:
-    states = [idle(info) for info in GCU.rules.node_devices(NodeView(name="n", capacity={"enflame.com/gcu": "4"}))]
+    states = [
+        idle_state(info) for info in GCU.rules.node_devices(NodeView(name="n", capacity={"enflame.com/gcu": "4"}))
+    ]
     assert GCU.rules.policy
     asked = GCU.rules.policy.request(ContainerView(name="c", limits={"enflame.com/gcu": "2"}))
     assert isinstance(asked, Demand)
@@ -256,7 +258,7 @@ def test_whole_cards_are_for_one_alone_and_hidden_by_no_annotation() -> None:
 
 
 def shares(count: int = 2) -> list[DeviceState]:
-    return [idle(info) for info in SHARED.rules.node_devices(SEED)][:count]
+    return [idle_state(info) for info in SHARED.rules.node_devices(SEED)][:count]
 
 
 @pytest.mark.difference("D-150")

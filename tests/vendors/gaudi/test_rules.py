@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hami_plugin.model.views import PodView
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.devices import Context, idle
+from hami_plugin.scheduler.engine.devices import Context, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, fit
 from hami_plugin.scheduler.engine.requests import Demand
 from vendors.gaudi import GaudiSettings, families
@@ -23,7 +23,9 @@ def chosen(count: int, *busy: int) -> list[int]:
     pod = PodView(uid="u", namespace="n", name="p")
     assert FAMILY.rules.policy
     outcome = fit(
-        FAMILY.rules.policy, list(map(idle, infos)), Context(demand=Demand(device_type="Gaudi", count=count), pod=pod)
+        FAMILY.rules.policy,
+        list(map(idle_state, infos)),
+        Context(demand=Demand(device_type="Gaudi", count=count), pod=pod),
     )
     return sorted(int(grant.uuid[1:]) for grant in outcome.grants) if isinstance(outcome, Granted) else []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.scheduler.engine.devices import Context, idle
+from hami_plugin.scheduler.engine.devices import Context, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, fit
 from hami_plugin.scheduler.engine.requests import Demand
 from vendors.hygon.rules import families
@@ -29,7 +29,7 @@ def test_a_dcu_without_further_words_is_a_whole_one() -> None:
 
 
 def test_a_type_is_chosen_by_a_part_of_its_name() -> None:
-    states = [idle(info) for info in DCU.rules.node_devices(NODE)]
+    states = [idle_state(info) for info in DCU.rules.node_devices(NODE)]
     pod = PodView(uid="u", namespace="n", name="p", annotations={"hygon.com/use-dcutype": "z100"})
     assert DCU.rules.policy
 

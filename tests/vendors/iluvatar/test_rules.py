@@ -7,7 +7,7 @@ from pathlib import Path
 from hami_plugin.config.documents import read_yaml
 from hami_plugin.config.hami import device_config
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.scheduler.engine.devices import Context, idle
+from hami_plugin.scheduler.engine.devices import Context, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, fit
 from hami_plugin.scheduler.engine.requests import Admitted, Demand, Invalid
 from vendors.iluvatar import IluvatarSettings, families
@@ -55,7 +55,7 @@ def test_several_cards_are_whole_ones_with_100_cores_each() -> None:
     demand = BI.rules.policy.request(container(vgpu="2", core="200"))
     assert isinstance(demand, Demand)
     outcome = fit(
-        BI.rules.policy, [idle(info) for info in BI.rules.node_devices(NODE)], Context(demand=demand, pod=POD)
+        BI.rules.policy, [idle_state(info) for info in BI.rules.node_devices(NODE)], Context(demand=demand, pod=POD)
     )
     assert isinstance(outcome, Granted)
     assert [(grant.uuid, grant.memory, grant.cores) for grant in outcome.grants] == [
@@ -76,7 +76,7 @@ def test_a_card_is_chosen_by_annotations_with_the_chips_word() -> None:
 
     outcome = fit(
         BI.rules.policy,
-        [idle(info) for info in BI.rules.node_devices(NODE)],
+        [idle_state(info) for info in BI.rules.node_devices(NODE)],
         Context(demand=Demand(device_type="BI-V150", count=1), pod=pod),
     )
 

@@ -15,7 +15,7 @@ from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.devices import ORDER_KEY, Context, DeviceState, idle
+from hami_plugin.scheduler.engine.devices import ORDER_KEY, Context, DeviceState, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied, Invalid
@@ -30,7 +30,7 @@ VECTORS = Path(__file__).parents[2] / "vectors/hami-tests"
 WHOLE, PART = families(KunlunSettings())
 NODE = NodeView(name="n", capacity={"kunlunxin.com/xpu": "8"})
 POD = PodView(uid="u", namespace="n", name="p")
-CARDS = tuple(idle(info) for info in WHOLE.rules.node_devices(NODE))
+CARDS = tuple(idle_state(info) for info in WHOLE.rules.node_devices(NODE))
 QUARTER = CARD // 4
 
 

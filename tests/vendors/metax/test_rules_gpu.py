@@ -6,7 +6,7 @@ import pytest
 
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.scheduler.engine.devices import Context, Given, idle
+from hami_plugin.scheduler.engine.devices import Context, Given, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, fit
 from hami_plugin.scheduler.engine.requests import Demand, Invalid
 from hami_plugin.scheduler.engine.scores import Decision
@@ -31,7 +31,7 @@ def worth(order: str, **annotations: str) -> object:
 def granted(count: int, given: Given, used: int = 0) -> Granted:
     """From the first eight cards, the last ``used`` of which are taken."""
     assert GPU.rules.policy
-    states = [idle(info) for info in GPU.rules.node_devices(node())][: 8 - used]
+    states = [idle_state(info) for info in GPU.rules.node_devices(node())][: 8 - used]
     demand = Demand(device_type="Metax-GPU", count=count, percent=100, cores=100)
     outcome = fit(GPU.rules.policy, states, Context(demand=demand, pod=POD, given=given))
     assert isinstance(outcome, Granted)

@@ -10,7 +10,7 @@ import pytest
 from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.scheduler.engine.devices import Context, DeviceState, Given, Tenant, idle
+from hami_plugin.scheduler.engine.devices import Context, DeviceState, Given, Tenant, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied, Invalid
 from hami_plugin.scheduler.engine.scores import Decision, Ranking
@@ -44,7 +44,7 @@ def cards(*zones: int, qos: str = "") -> list[DeviceState]:
         for number, zone in enumerate(zones)
     ]
     node = NodeView(name="n", annotations={"metax-tech.com/node-gpu-devices": json.dumps(devices)})
-    return [idle(info) for info in SGPU.rules.node_devices(node)]
+    return [idle_state(info) for info in SGPU.rules.node_devices(node)]
 
 
 def used(state: DeviceState, *classes: str, cores: int = 10) -> DeviceState:

@@ -8,7 +8,7 @@ import pytest
 
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.scheduler.engine.devices import Context, DeviceState, Piece, idle
+from hami_plugin.scheduler.engine.devices import Context, DeviceState, Piece, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied
 from vendors.mthreads import MthreadsSettings, families
@@ -27,7 +27,7 @@ def container(**limits: str) -> ContainerView:
 
 def cards(*given: Grant) -> list[DeviceState]:
     """The node's cards with what the pod's other containers have of them."""
-    states = {state.uuid: state for state in map(idle, GPU.rules.node_devices(NODE))}
+    states = {state.uuid: state for state in map(idle_state, GPU.rules.node_devices(NODE))}
     for grant in given:
         state = states[grant.uuid]
         states[grant.uuid] = replace(

@@ -12,9 +12,9 @@ from hami_plugin.model.links import Link, Links, symmetric
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.register import DeviceInfo, MigProfile
 from hami_plugin.protocol.scores import decode_scores, encode_scores
-from hami_plugin.scheduler.engine.devices import Candidate, Charge, Context, DeviceState, Quota, Slice, idle
+from hami_plugin.scheduler.engine.devices import Candidate, Charge, Context, DeviceState, Quota, Slice, idle_state
 from hami_plugin.scheduler.engine.policy import ByNumaIf, Misfit, linked_choice, within_quota
-from hami_plugin.scheduler.engine.requests import Demand, written
+from hami_plugin.scheduler.engine.requests import Demand, limit_or_request
 from tests.hami import values
 from tests.hami.vendors.nvidia import cost
 from tests.support.hami import Json, asks
@@ -27,7 +27,7 @@ EXCUSED = {"defaultExclusiveCoreIfNeeded": "its one case is a missing container,
 
 
 def card(uuid: str, **info: int) -> DeviceState:
-    return idle(DeviceInfo(id=uuid, count=10, devmem=81920, devcore=100, type="NVIDIA", health=True, **info))
+    return idle_state(DeviceInfo(id=uuid, count=10, devmem=81920, devcore=100, type="NVIDIA", health=True, **info))
 
 
 def asking(count: int = 1, annotations: Json | None = None, links: Links | None = None) -> Context:
@@ -43,7 +43,7 @@ def candidate(state: DeviceState, memory: int = 0, cores: int = 0) -> Candidate:
 def test_a_container_that_says_nothing_asks_for_nothing(case: Json) -> None:
     container = ContainerView(name="c", **(case["input"]["container"] or {}))
 
-    assert written(container, case["input"]["name"]) is None
+    assert limit_or_request(container, case["input"]["name"]) is None
     assert not any(case["expected"].values())
 
 

@@ -11,7 +11,7 @@ import pytest
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.devices import Context, DeviceState, idle
+from hami_plugin.scheduler.engine.devices import Context, DeviceState, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.policy import Policy
 from hami_plugin.scheduler.engine.requests import Demand
@@ -34,7 +34,7 @@ def policy() -> Policy:
 def dies(cards: str) -> list[DeviceState]:
     """One die for each letter, which is its card; ``-`` is a die whose card is not known."""
     return [
-        idle(
+        idle_state(
             DeviceInfo(
                 id=f"{card}{n}",
                 index=n,
@@ -90,7 +90,8 @@ def test_dies_of_unknown_cards_are_taken_last_and_never_forgotten() -> None:
 
 def test_whole_cards_are_taken_as_they_come() -> None:
     cards = [
-        idle(replace(state.info, custom={"DeviceStrategy": "card", "AIC": state.info.id[0]})) for state in dies("AAAB")
+        idle_state(replace(state.info, custom={"DeviceStrategy": "card", "AIC": state.info.id[0]}))
+        for state in dies("AAAB")
     ]
 
     assert chosen(cards, 2) == ["B3", "A2"]

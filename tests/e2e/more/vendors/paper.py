@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hami_plugin.config.vendors import ResourceName, VendorSettings, setting
 from hami_plugin.scheduler.engine.policy import Policy, standard
-from hami_plugin.scheduler.engine.requests import amount, counted
+from hami_plugin.scheduler.engine.requests import amount, count_request
 from hami_plugin.sdk import AnnotationKeys, Family, Resources, Vendor
 
 DEVICE_TYPE = "Paper"
@@ -18,7 +18,7 @@ class PaperSettings(VendorSettings):
 
 def families(settings: PaperSettings) -> tuple[Family, ...]:
     """The one family of this vendor."""
-    policy = Policy(request=counted(DEVICE_TYPE, count=amount(settings.count)), serves=standard(DEVICE_TYPE))
+    policy = Policy(request=count_request(DEVICE_TYPE, count=amount(settings.count)), serves=standard(DEVICE_TYPE))
     resources = Resources(device_type=DEVICE_TYPE, count=settings.count)
     return (Family.registered(resources, AnnotationKeys.of_agent("paper"), policy),)
 

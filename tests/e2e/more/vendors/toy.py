@@ -12,9 +12,9 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment
 from hami_plugin.protocol.register import DeviceInfo
-from hami_plugin.scheduler.engine.devices import slot
+from hami_plugin.scheduler.engine.devices import charge_slot
 from hami_plugin.scheduler.engine.policy import Policy, standard
-from hami_plugin.scheduler.engine.requests import amount, counted
+from hami_plugin.scheduler.engine.requests import amount, count_request
 from hami_plugin.sdk import AnnotationKeys, Driver, Family, Injection, NodeSide, Resources, SchedulingRules, Vendor
 
 DEVICE_TYPE = "Toy"
@@ -42,7 +42,10 @@ def present(_settings: Any, paths: HostPaths) -> bool:
 def families(settings: ToySettings) -> tuple[Family, ...]:
     """The one family of this vendor."""
     policy = Policy(
-        request=counted(DEVICE_TYPE, count=amount(settings.count)), serves=standard(DEVICE_TYPE), charge=slot, checks=()
+        request=count_request(DEVICE_TYPE, count=amount(settings.count)),
+        serves=standard(DEVICE_TYPE),
+        charge=charge_slot,
+        checks=(),
     )
     return (
         Family(
