@@ -30,9 +30,9 @@ from hami_plugin.allocation.identity import (
     StandIns,
     Unannotated,
     Unknown,
-    handed_over,
+    choose_preferred,
+    find_handed_over,
     identify,
-    preferred,
 )
 from hami_plugin.allocation.preparation import Preparation
 from hami_plugin.allocation.settlement import Refusals
@@ -212,7 +212,7 @@ class Allocator:
         waits for somebody who asks for this many, as long as Allocate would.
         """
         waiting = await self._waiting.of_size(size)
-        return preferred(
+        return choose_preferred(
             available,
             must_include,
             size,
@@ -308,7 +308,7 @@ class Allocator:
         The end of others may come a moment after the decision.
         """
         owners = self._node.ledger.held.of_ids(self.resource, ids)
-        if owners and (shares := handed_over(ids, owners)) and (held := await self._undelivered(shares)):
+        if owners and (shares := find_handed_over(ids, owners)) and (held := await self._undelivered(shares)):
             return Repeated(held=held), None, self._current(ids, devices)
         deadline = time.monotonic() + self._node.rules.wait
         while True:

@@ -27,7 +27,7 @@ from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.process.aio import Watched
 from hami_plugin.process.log import logger
-from hami_plugin.protocol.decisions import DecidedShare, Question, asking, claims
+from hami_plugin.protocol.decisions import DecidedShare, Question, decided_shares, requesting_containers
 from hami_plugin.protocol.keys import BIND_PHASE, PHASE_FAILED
 from hami_plugin.protocol.refusals import Refuses
 from hami_plugin.protocol.register import DeviceInfo, MigProfile
@@ -93,7 +93,7 @@ Read = Callable[[PodView, Mapping[str, Grant], Question, bool], PodGrants]
 
 def least(pod: PodView, shares: Mapping[str, Grant], question: Question, asks: bool) -> PodGrants:
     """As little as a scheduler of HAMi may count."""
-    containers = asking(pod, question.resource, *question.also)
+    containers = requesting_containers(pod, question.resource, *question.also)
     inits = sum(container.init for container in pod.containers)
     early, late = containers[:inits], containers[inits:]
     return PodGrants(
@@ -206,7 +206,7 @@ class Measure:
         if family.node.replicas(device) <= 1 and not family.resources.units:
             return None
         info = family.node.register(device, False)
-        return cls(family=family, device=device, total=registered(family, info, masks=masks))
+        return cls(family=family, device=device, total=registered_total(family, info, masks=masks))
 
     def fits(self, grants: Iterable[Sequence[Grant]]) -> bool:
         """Whether the device has enough for all of these containers at once, each with no limit taken for all of it."""
@@ -236,7 +236,7 @@ class Measure:
         return "% of cores" if self.family.node.every_core(self.device) == ALL_PERCENT else "cores"
 
 
-def registered(family: Family, info: DeviceInfo, *, masks: bool) -> Total:
+def registered_total(family: Family, info: DeviceInfo, *, masks: bool) -> Total:
     """What of a device is limited. ``masks``: also cores that are bits."""
     limited = family.resources.cores and (masks or not family.resources.cores_are_bits)
     return Total(memory=info.devmem, cores=family.resources.core_count(info.devcore) if limited else 0)
@@ -461,7 +461,7 @@ class Capacity:
             if pod.annotations.get(BIND_PHASE) == PHASE_FAILED or pod.node != self._node.rules.node:
                 continue
             with suppress(WireError):
-                for claim in claims(pod, question):
+                for claim in decided_shares(pod, question):
                     if (pod.uid, claim.container.name, question.resource) not in self._node.ledger.held:
                         yield self._held((), pod, claim.container, claim.grants, {})
 

@@ -12,7 +12,7 @@ from hami_plugin.model.device import physical_counts
 from hami_plugin.model.ports import CheckpointEntry
 from hami_plugin.model.views import ContainerView
 from hami_plugin.process.log import logger
-from hami_plugin.protocol.decisions import Question, claims
+from hami_plugin.protocol.decisions import Question, decided_shares
 
 log = logger(__name__)
 
@@ -80,7 +80,7 @@ class StartCheck:
         if self._question.allocated not in pod.annotations:
             return  # served whole devices by the kubelet's own ids: what it holds is what it was given
         try:
-            shares = claims(pod, self._question)
+            shares = decided_shares(pod, self._question)
         except WireError as error:
             raise self._wrong(str(error), kept) from error
         # An init container's devices pass on to later containers, whatever was decided for those.

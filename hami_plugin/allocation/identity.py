@@ -16,7 +16,7 @@ from hami_plugin.errors import RefusalReason, WireError
 from hami_plugin.model.device import Snapshot, physical_counts, physical_id
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.protocol.decisions import DecidedShare, Question, asking, claims, erase
+from hami_plugin.protocol.decisions import DecidedShare, Question, decided_shares, erase, requesting_containers
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_FAILED, PHASE_SUCCESS
 from hami_plugin.scheduler.engine.topology import best_linked
 
@@ -275,7 +275,7 @@ class PodReader:
             message = f"the decision for pod {pod.key} is for another node than {self._node}, where the pod is"
             return Unknown(reason=RefusalReason.BAD_ANNOTATION, message=message, pods=(pod,))
         try:
-            return claims(pod, self._question)
+            return decided_shares(pod, self._question)
         except WireError as error:
             return Unknown(reason=RefusalReason.BAD_ANNOTATION, message=str(error), pods=(pod,))
 
@@ -292,7 +292,7 @@ class PodReader:
             open_claims = (one for one in decided if one.piece is not None and one.container.name not in served)
             awaits = next(open_claims, None)
         else:
-            unserved = (one for one in asking(pod, resource) if one.name not in served)
+            unserved = (one for one in requesting_containers(pod, resource) if one.name not in served)
             awaits = next((Unannotated(pod=pod, container=one) for one in unserved), None)
         return _Read(pod=pod, decided=decided, shares=shares, awaits=awaits)
 
@@ -308,7 +308,7 @@ def identify(
     owners = held.of_ids(question.resource, ids)
     # A container that outlives its pod's start keeps its ids: no other container of the pod can come with them.
     holder_uids = {owner.uid for owner in owners if not owner.init}
-    inheriting = reusing(owners, waiting) if owners else None
+    inheriting = find_reused(owners, waiting) if owners else None
     if inheriting is not None and len(inheriting.devices) == len(ids) and inheriting.pod.uid not in holder_uids:
         return Found(claim=inheriting)
     physical = Counter(map(physical_id, ids))
@@ -335,7 +335,7 @@ def identify(
     return _kept(kept) if kept else _nobody(ids, physical, same_count, waiting)
 
 
-def reusing(owners: Iterable[HeldShare], waiting: Pending) -> DecidedShare | None:
+def find_reused(owners: Iterable[HeldShare], waiting: Pending) -> DecidedShare | None:
     """The claim of the pod whose init container is among the ``owners`` of the ids that the kubelet offers.
 
     The kubelet passes an init container's ids on to a later container of the same pod without asking which ones; nobody
@@ -345,7 +345,7 @@ def reusing(owners: Iterable[HeldShare], waiting: Pending) -> DecidedShare | Non
     return next((claim for claim in waiting.next if claim.pod.uid in uids), None)
 
 
-def handed_over(ids: Sequence[str], owners: Sequence[HeldShare]) -> tuple[HeldShare, ...]:
+def find_handed_over(ids: Sequence[str], owners: Sequence[HeldShare]) -> tuple[HeldShare, ...]:
     """Of the ``owners``, those of exactly these ids, in their order, where the first is a plain init container's.
 
     The kubelet may ask for the next container then, or once more for one of these, whose answer has not reached it.
@@ -426,7 +426,7 @@ def _nobody(
     )
 
 
-def preferred(
+def choose_preferred(
     available: Sequence[str],
     must_include: Sequence[str],
     size: int,
@@ -446,7 +446,7 @@ def preferred(
     """
     if size <= 0 or len(must_include) > size or len(set(available) | set(must_include)) < size:
         return ()
-    inheriting = reusing(held.of_ids(resource, must_include), waiting)
+    inheriting = find_reused(held.of_ids(resource, must_include), waiting)
     for claim in (inheriting,) if inheriting else waiting.next:
         if len(claim.devices) == size:
             decided = _decided(must_include, claim, strict=inheriting is None)
@@ -537,11 +537,13 @@ def record(pod: PodView, questions: Sequence[Question], held: Mapping[Key, HeldS
     changes: dict[str, str] = {}
     waiting = decided = 0
     for question in questions:
-        if question.decision not in pod.annotations or not asking(pod, question.resource, *question.also):
+        if question.decision not in pod.annotations or not requesting_containers(
+            pod, question.resource, *question.also
+        ):
             continue  # families may share an annotation
         text = changes.get(question.decision, pod.annotations[question.decision])
         try:
-            shares = claims(pod, question)
+            shares = decided_shares(pod, question)
         except WireError:
             waiting += 1
             continue

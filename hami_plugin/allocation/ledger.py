@@ -19,7 +19,7 @@ from hami_plugin.errors import HamiError
 from hami_plugin.host.files import write_atomically
 from hami_plugin.model.placement import Grant
 from hami_plugin.process.log import logger
-from hami_plugin.process.threads import Worker, carried
+from hami_plugin.process.threads import Worker, settable_error
 
 log = logger(__name__)
 
@@ -477,7 +477,7 @@ class JournalWriter:
             work()
         except BaseException as error:  # noqa: BLE001  # carried to whoever waits, and kept for the others
             self.problem = f"the journal cannot be written: {error}"
-            answer.set_exception(carried(error))
+            answer.set_exception(settable_error(error))
         else:
             self.problem = ""
             answer.set_result(None)

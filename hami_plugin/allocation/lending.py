@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from cdi.edits import ContainerEdits
 from hami_plugin.allocation.capacity import NodeState, OfferedDevices
-from hami_plugin.allocation.preparation import carried
+from hami_plugin.allocation.preparation import deliver_answer
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.model.delivery import Answer, Way
 from hami_plugin.model.device import Device, Snapshot
@@ -96,7 +96,7 @@ class LendingPlugin:
         if Way.DEVICE_SPECS in node.delivery.ways:
             described = node.shared_edits(host).merged(*(node.device_edits(device, host) for device in devices))
         to = "/".join((self.resource, *(device.uuid for device in devices)))
-        return carried(node.delivery, [device.uuid for device in devices], own, described, to=to)
+        return deliver_answer(node.delivery, [device.uuid for device in devices], own, described, to=to)
 
 
 def _roomiest(devices: Sequence[Device], size: int) -> int | None:

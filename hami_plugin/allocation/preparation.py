@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # loaded where cards are cut
     from hami_plugin.partitions.manager import Partitions
 
 
-def answered(
+def build_answer(
     delivery: Delivery,
     assignment: Assignment,
     own: ContainerEdits,
@@ -45,11 +45,11 @@ def answered(
     """
     uuids = [share.device.uuid for share in assignment.shares] if devices is None else devices
     to = container_key(assignment.pod.uid, assignment.container.name)
-    answer = carried(delivery, uuids, own, described, to=to)
+    answer = deliver_answer(delivery, uuids, own, described, to=to)
     return replace(answer, annotations={ANSWERED_FOR: to, **answer.annotations})
 
 
-def carried(
+def deliver_answer(
     delivery: Delivery, devices: Sequence[str], own: ContainerEdits, described: ContainerEdits, *, to: str
 ) -> Answer:
     """The same, whoever it is for. ``to`` tells answers apart that the kubelet puts together for one container."""
@@ -274,7 +274,7 @@ class Preparation:
             if Way.DEVICE_SPECS in node.delivery.ways:  # the answer carries what a runtime would find in CDI specs
                 devices = (node.device_edits(share.device, host) for share in assignment.shares)
                 described = node.shared_edits(host).merged(*devices)
-        answer = answered(node.delivery, assignment, injection.edits, described, uuids)
+        answer = build_answer(node.delivery, assignment, injection.edits, described, uuids)
         for directory in injection.directories:
             make_shared_directory(host.seen(directory))
         for path, text in injection.files.items():

@@ -16,7 +16,7 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.ports import Checkpoint, CheckpointEntry, Holder
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.process.log import logger
-from hami_plugin.protocol.decisions import DecidedShare, Question, asking, claims
+from hami_plugin.protocol.decisions import DecidedShare, Question, decided_shares, requesting_containers
 
 log = logger(__name__)
 
@@ -68,7 +68,7 @@ class Recovery:
         found = [
             held
             for question in self._settlement.questions
-            for held in lost(self._pods.pods, question, self._ledger.held, self._kept.get(question.resource))
+            for held in missing_shares(self._pods.pods, question, self._ledger.held, self._kept.get(question.resource))
         ]
         for held in found:
             self._ledger.reserve(held)
@@ -134,7 +134,7 @@ class Recovery:
                 self._settlement.note(held.uid)
 
 
-def lost(
+def missing_shares(
     pods: Sequence[PodView],
     question: Question,
     held: Mapping[Key, HeldShare],
@@ -151,7 +151,7 @@ def lost(
         if pod.terminal:
             continue
         shares = _shares(pod, question)
-        for container in asking(pod, question.resource):
+        for container in requesting_containers(pod, question.resource):
             if (pod.uid, container.name, question.resource) in held:
                 continue
             owner, share = owners.get((pod.uid, container.name)), shares.get(container.name)
@@ -176,7 +176,7 @@ def _shares(pod: PodView, question: Question) -> Mapping[str, DecidedShare]:
     if question.decision not in pod.annotations:
         return {}
     try:
-        return {claim.container.name: claim for claim in claims(pod, question)}
+        return {claim.container.name: claim for claim in decided_shares(pod, question)}
     except WireError:
         return {}
 

@@ -24,7 +24,7 @@ from hami_plugin.model.ports import NodeApi
 from hami_plugin.model.views import PodView
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.process.log import logger
-from hami_plugin.protocol.decisions import Question, granted
+from hami_plugin.protocol.decisions import Question, with_grants
 from hami_plugin.protocol.resizes import (
     ALL_CORES,
     MAX_MEMORY,
@@ -239,7 +239,7 @@ class Resizer:
                 continue
             seen = replace(pod, annotations={**pod.annotations, **changes})
             try:
-                changes[question.allocated] = granted(seen, question, held.container, held.grants)
+                changes[question.allocated] = with_grants(seen, question, held.container, held.grants)
             except WireError as error:
                 log.warning("what a pod has is not written to it", pod=pod.key, why=error.message)
         return changes
@@ -297,7 +297,7 @@ class Resizer:
             raise HamiError(problem, hint="ask for less")
         if why := Capacity(source.family, question, self._node).beyond(held, pod, after, devices):
             raise HamiError(why, hint="ask for less, or end one of them")
-        return granted(pod, question, held.container, after)
+        return with_grants(pod, question, held.container, after)
 
 
 def _too_much(held: HeldShare, after: Sequence[Grant], devices: Mapping[str, DeviceFacts]) -> Iterator[str]:
@@ -314,7 +314,7 @@ def _too_much(held: HeldShare, after: Sequence[Grant], devices: Mapping[str, Dev
 
 def _says(pod: PodView, question: Question, held: HeldShare, grants: Sequence[Grant]) -> bool:
     try:
-        return granted(pod, question, held.container, grants) == pod.annotations.get(question.allocated)
+        return with_grants(pod, question, held.container, grants) == pod.annotations.get(question.allocated)
     except WireError:
         return False
 

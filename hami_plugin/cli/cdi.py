@@ -181,10 +181,10 @@ def _list_command(directories: Sequence[Path], options: dict[str, Any]) -> str:
 
 
 def _described(options: dict[str, Any]) -> list[FamilySpec]:
-    from hami_plugin.cli.cdi_specs import described  # noqa: PLC0415  # needs the vendors
+    from hami_plugin.cli.cdi_specs import family_specs  # noqa: PLC0415  # needs the vendors
 
     with warnings_only():
-        return list(described(options, os.environ))
+        return list(family_specs(options, os.environ))
 
 
 def _view(directories: Sequence[Path], options: dict[str, Any]) -> Registry:

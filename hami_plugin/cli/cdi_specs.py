@@ -11,7 +11,7 @@ from cdi.documents import write
 from cdi.registry import Registry, SpecFile, registry
 from cdi.spec import Spec
 from hami_plugin.cli.snapshot import snapshot_of
-from hami_plugin.daemon.startup import Options, opened, plan
+from hami_plugin.daemon.startup import Options, open_drivers, plan
 from hami_plugin.errors import DriverUnavailableError, HamiError
 from hami_plugin.host.bounded_yaml import read_yaml
 from hami_plugin.host.paths import HostFiles, HostPaths
@@ -40,14 +40,14 @@ class FamilySpec:
         return write(self.spec, f"{Path(self.file).stem}{extension}")
 
 
-def described(options: Options, environment: Mapping[str, str]) -> Iterator[FamilySpec]:
+def family_specs(options: Options, environment: Mapping[str, str]) -> Iterator[FamilySpec]:
     """A spec for each family with devices here. ``HamiError`` if there is none."""
     ready = plan(options, {"NODE_NAME": "this-node", **environment})
     paths = HostPaths(hook=ready.configuration.settings.hook_path, hook_view=ready.configuration.settings.hook_path)
     problems: list[str] = []
     found = 0
     host = HostFiles(paths=paths)
-    for served in opened(ready, paths):
+    for served in open_drivers(ready, paths):
         try:
             devices = snapshot_of(served.driver).devices
         except DriverUnavailableError as error:

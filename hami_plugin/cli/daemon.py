@@ -38,7 +38,7 @@ def run(kubeconfig: Path | None, check_config: bool, **options: Any) -> None:
             from hami_plugin.config.changes import ConfigurationSource  # noqa: PLC0415
             from hami_plugin.daemon.life import serve  # noqa: PLC0415
             from hami_plugin.daemon.node import DaemonProcess  # noqa: PLC0415  # other commands need neither gRPC nor Kubernetes
-            from hami_plugin.daemon.startup import StartPlan, configured, files, opened, plan  # noqa: PLC0415
+            from hami_plugin.daemon.startup import StartPlan, files, load_configuration, open_drivers, plan  # noqa: PLC0415
             from hami_plugin.host.paths import HostPaths  # noqa: PLC0415
             from hami_plugin.process.log import logger  # noqa: PLC0415
             from hami_plugin.telemetry.logs import configure  # noqa: PLC0415
@@ -51,13 +51,13 @@ def run(kubeconfig: Path | None, check_config: bool, **options: Any) -> None:
                 logger(__name__).warning("configuration", warning=warning)
             process = DaemonProcess(
                 configuration=ready.configuration,
-                vendors=lambda now: opened(StartPlan(configuration=now, simulated=ready.simulated), host),
+                vendors=lambda now: open_drivers(StartPlan(configuration=now, simulated=ready.simulated), host),
                 kubeconfig=kubeconfig,
                 host=host,
                 version=__version__,
                 log_lines_dropped=lambda: logs.dropped,
                 source=ConfigurationSource(
-                    read=partial(configured, options, os.environ, ready.simulated),
+                    read=partial(load_configuration, options, os.environ, ready.simulated),
                     paths=tuple(path for path in files(options) if path),
                     level=logs.set_level,
                 ),

@@ -15,7 +15,7 @@ import click
 
 from hami_plugin.cli.console import show_table
 from hami_plugin.cli.options import configuration_options, kubeconfig_option, warnings_only
-from hami_plugin.cli.pages import asked, daemons_url, forget_claim
+from hami_plugin.cli.pages import daemons_url, debug_page, forget_claim
 from hami_plugin.errors import ClusterError, HamiError
 
 if TYPE_CHECKING:
@@ -70,15 +70,15 @@ class _Published:
 
 def _published(options: Mapping[str, Any], node: str) -> Iterator[_Published]:
     from hami_plugin.cli.snapshot import snapshot_of  # noqa: PLC0415  # other commands need no driver
-    from hami_plugin.daemon.startup import opened, plan, settled  # noqa: PLC0415
+    from hami_plugin.daemon.startup import decide_handover, open_drivers, plan  # noqa: PLC0415
     from hami_plugin.dra import cuts, sets  # noqa: PLC0415
     from hami_plugin.dra.slices import (  # noqa: PLC0415
         Pool,
         PoolContents,
         devices,
         driver_name,
-        grouped,
-        offered,
+        offered_devices,
+        offered_with_links,
         writes,
     )
     from hami_plugin.host.paths import HostFiles, HostPaths  # noqa: PLC0415
@@ -88,12 +88,12 @@ def _published(options: Mapping[str, Any], node: str) -> Iterator[_Published]:
         own_settings = ready.configuration.settings
         hook = own_settings.hook_path
         host = HostPaths(node=node, hook=hook, hook_view=hook, prepared=bool(ready.simulated))
-        for served in opened(ready, host):
+        for served in open_drivers(ready, host):
             try:
                 snapshot = snapshot_of(served.driver)
             finally:
                 served.driver.close()
-            settings, _ = settled(served.settings.model_copy(update={"front_end": "dra"}), own_settings)
+            settings, _ = decide_handover(served.settings.model_copy(update={"front_end": "dra"}), own_settings)
             every: list[Offered] = []
             wanted, notes = PoolContents(), []
             families = served.vendor.families(settings)
@@ -107,13 +107,13 @@ def _published(options: Mapping[str, Any], node: str) -> Iterator[_Published]:
                 if side and side.by_claims and own.devices and not side.sized:
                     tool = side.open(HostFiles(paths=host))
                     profiles = {one.uuid: tool.profiles(one.uuid) for one in own.devices}
-                    cut = list(cuts.card_profiles(family, offered(family, own), profiles))
+                    cut = list(cuts.card_profiles(family, offered_devices(family, own), profiles))
                     wanted = wanted.with_part(cuts.pool(cut))
-                elif in_sets and sets.may_be_sets(cards := offered(family, own), own.links):
+                elif in_sets and sets.can_make_sets(cards := offered_devices(family, own), own.links):
                     counted = sets.Counted(cards=cards, number=number)
                     linked = sets.linked_sets(cards, own.links)
                     wanted = wanted.with_part(sets.pool(counted, own.links, linked))
-                elif own.devices and not (found := grouped(family, own)):
+                elif own.devices and not (found := offered_with_links(family, own)):
                     notes.append(f"{family.resources.device_type}: no claim can ask for what these cards are cut into")
                 elif own.devices:
                     every += found
@@ -146,7 +146,7 @@ def _device_row(device: Json) -> Sequence[str]:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON. Memory is in MiB, cores in percent.")
 def claims(url: str, as_json: bool) -> None:
     """Print the claims that are prepared on the daemon's node, by pod, and those that it refuses."""
-    document = asked(url, "claims", of="claims")
+    document = debug_page(url, "claims", of="claims")
     if as_json:
         click.echo(json.dumps(document, indent=2, ensure_ascii=False))
         return
@@ -209,13 +209,13 @@ def explain(claim: str, url: str, kubeconfig: Path | None, as_json: bool) -> Non
 
 
 async def _explained(namespace: str, name: str, url: str, kubeconfig: Path | None) -> dict[str, Any]:
-    from hami_plugin.cluster.client import SLICES, calling  # noqa: PLC0415  # other commands need no Kubernetes
+    from hami_plugin.cluster.client import SLICES, open_api_calls  # noqa: PLC0415  # other commands need no Kubernetes
     from hami_plugin.cluster.credentials import find_credentials  # noqa: PLC0415
     from hami_plugin.dra.explanation import requests_of, selection, verdicts  # noqa: PLC0415
     from hami_plugin.model.ports import NullObserver  # noqa: PLC0415
 
     credentials = await find_credentials(kubeconfig, os.environ)
-    async with calling(credentials, NullObserver(), DEADLINE_S, connections=2) as calls:
+    async with open_api_calls(credentials, NullObserver(), DEADLINE_S, connections=2) as calls:
         document = await _claim(calls, namespace, name)
         answer = {"claim": f"{namespace}/{name}", "uid": document["metadata"].get("uid", "")}
         if (document.get("status") or {}).get("allocation"):
@@ -246,7 +246,7 @@ def _of_allocated(document: Json, url: str) -> dict[str, Any]:
     if document["metadata"].get("deletionTimestamp"):
         lines.append("it is being deleted, and stays until its pods have ended")
     try:
-        daemon = asked(url, "claims", of="claims")
+        daemon = debug_page(url, "claims", of="claims")
     except HamiError as error:
         return {"state": "allocated", "why": [*lines, f"whether it is prepared is not known: {error}"]}
     pools = {str(one.get("pool")) for one in results}
@@ -326,7 +326,7 @@ def forget(claim: str, url: str, as_json: bool) -> None:
     CLAIM may be a UID. It is refused while a pod of the node has the claim, or may have it. The daemon does the same
     every ten minutes by itself.
     """
-    document = asked(url, "claims", of="claims")
+    document = debug_page(url, "claims", of="claims")
     namespace, _, name = claim.rpartition("/")
     own = [
         one

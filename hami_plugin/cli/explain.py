@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from hami_plugin.cli.pages import asked, daemons_url
+from hami_plugin.cli.pages import daemons_url, debug_page
 from hami_plugin.errors import HamiError
 
 MAX_NAMED = 10
@@ -24,15 +24,15 @@ def explain(device: str, url: str, as_json: bool) -> None:
 
     The last fault names the containers that had the device at that moment.
     """
-    document = asked(url, "faults", of="devices")
-    found = chosen(document["devices"], device)
+    document = debug_page(url, "faults", of="devices")
+    found = find_device(document["devices"], device)
     if as_json:
         click.echo(json.dumps(found, indent=2, ensure_ascii=False))
     else:
-        click.echo("\n".join(explained(found)))
+        click.echo("\n".join(explain_device(found)))
 
 
-def chosen(devices: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
+def find_device(devices: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
     """The device of that name. ``HamiError`` where there is none, or several."""
     vendor, slash, number = name.rpartition("/")
     of_vendor = [one for one in devices if not slash or one["vendor"] == vendor]
@@ -49,7 +49,7 @@ def chosen(devices: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any]
     return found[0]
 
 
-def explained(device: Mapping[str, Any]) -> Iterator[str]:
+def explain_device(device: Mapping[str, Any]) -> Iterator[str]:
     """A device in lines."""
     why = " ".join(filter(None, (device["reason"], device["message"])))
     yield f"{device['vendor']}/{device['number']} {device['model']} ({device['uuid']})"

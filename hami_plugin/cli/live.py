@@ -15,13 +15,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hami_plugin.cli.doctor.cluster import runs_daemon
 from hami_plugin.cli.doctor.findings import items, member, text_in
-from hami_plugin.cluster.client import NODES, PODS, calling
+from hami_plugin.cluster.client import NODES, PODS, open_api_calls
 from hami_plugin.cluster.credentials import find_credentials
 from hami_plugin.cluster.requests import ApiCall, ApiCalls
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.ports import NullObserver
 from hami_plugin.model.views import Json, NodeView, PodView, pod_view, quota_view
-from hami_plugin.node_status.annotations import heard
+from hami_plugin.node_status.annotations import live_node_view
 from hami_plugin.scheduler.engine.devices import DeviceState
 from hami_plugin.scheduler.engine.node_info import node_of, pod_allocations, read_node
 from hami_plugin.sdk import Family
@@ -42,11 +42,11 @@ BUSY = "hami_plugin_container_utilization_ratio"
 async def api_calls(kubeconfig: Path | None, environment: Mapping[str, str]) -> AsyncIterator[ApiCalls]:
     """Calls with the credentials that the daemon would use. ``ConfigError`` where there are none."""
     credentials = await find_credentials(kubeconfig, environment)
-    async with calling(credentials, NullObserver(), CALL_S, connections=8) as calls:
+    async with open_api_calls(credentials, NullObserver(), CALL_S, connections=8) as calls:
         yield calls
 
 
-async def everything(
+async def list_all(
     calls: ApiCalls, kind: str, path: str, query: Mapping[str, str] | None = None, *, most: int = MAX_PODS
 ) -> tuple[Json, ...]:
     """All objects of a kind, page by page, up to ``most``. ``ClusterError`` where they are not listed."""
@@ -64,7 +64,7 @@ async def quota_limits(calls: ApiCalls, namespace: str) -> Mapping[str, str]:
     """The limits of a namespace's quotas; none where these credentials may not list them."""
     path = f"/api/v1/namespaces/{quote(namespace, safe='')}/resourcequotas"
     try:
-        found = await everything(calls, "resourcequotas", path)
+        found = await list_all(calls, "resourcequotas", path)
     except ClusterError:
         return {}
     return {name: text for one in map(quota_view, found) for name, text in one.hard.items()}
@@ -100,10 +100,12 @@ async def read_cluster(kubeconfig: Path | None, environment: Mapping[str, str], 
 
 async def read_by(calls: ApiCalls, namespace: str = "") -> LiveCluster:
     """The same. ``ClusterError`` where the credentials do not list nodes and pods."""
-    nodes, pods = await asyncio.gather(everything(calls, "nodes", NODES), everything(calls, "pods", PODS))
+    nodes, pods = await asyncio.gather(list_all(calls, "nodes", NODES), list_all(calls, "pods", PODS))
     hard = await quota_limits(calls, namespace) if namespace else {}
     daemons = {text_in(member(pod, "spec"), "nodeName"): pod for pod in pods if runs_daemon(pod)}
-    return LiveCluster(nodes=tuple(map(heard, nodes)), pods=tuple(map(pod_view, pods)), hard=hard, daemons=daemons)
+    return LiveCluster(
+        nodes=tuple(map(live_node_view, nodes)), pods=tuple(map(pod_view, pods)), hard=hard, daemons=daemons
+    )
 
 
 async def read_usage(
@@ -117,7 +119,7 @@ async def read_usage(
     async def ask(calls: ApiCalls, node: str, pod: Json) -> None:
         async with turns:
             try:
-                found.update(measured(await calls.text(_metrics_of(pod))))
+                found.update(parse_usage_metrics(await calls.text(_metrics_of(pod))))
             except ClusterError as error:
                 why[node] = error.message
             except ValueError as error:
@@ -138,7 +140,7 @@ def _metrics_of(pod: Json) -> ApiCall:
     return ApiCall(verb="get", kind="pods/proxy", path=path, name=f"{namespace}/{name}")
 
 
-def measured(text: str) -> Mapping[HolderKey, Measured]:
+def parse_usage_metrics(text: str) -> Mapping[HolderKey, Measured]:
     """Usage by container and device, out of a daemon's metrics. ValueError for what are none."""
     numbers: defaultdict[HolderKey, dict[str, float]] = defaultdict(dict)
     for family in text_string_to_metric_families(text):

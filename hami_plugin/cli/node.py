@@ -75,7 +75,7 @@ def clean(names: tuple[str, ...], every: bool, **options: Any) -> None:
 
 
 def _clean(names: tuple[str, ...], options: Mapping[str, Any]) -> bool:
-    from hami_plugin.cluster.client import calling  # noqa: PLC0415  # other commands need no Kubernetes
+    from hami_plugin.cluster.client import open_api_calls  # noqa: PLC0415  # other commands need no Kubernetes
     from hami_plugin.cluster.credentials import find_credentials  # noqa: PLC0415
     from hami_plugin.model.ports import NullObserver  # noqa: PLC0415
     from hami_plugin.node_status.annotations import Traces  # noqa: PLC0415
@@ -86,7 +86,7 @@ def _clean(names: tuple[str, ...], options: Mapping[str, Any]) -> bool:
 
     async def run() -> bool:
         credentials = await find_credentials(options["kubeconfig"], os.environ)
-        async with calling(credentials, NullObserver(), DEADLINE_S, connections=2) as calls:
+        async with open_api_calls(credentials, NullObserver(), DEADLINE_S, connections=2) as calls:
             chosen = {key: options[key] for key in ("dry_run", "force")}
             wait_s = 0 if options["dry_run"] else options["wait"]
             return await _Cleaner(calls=calls, traces=traces, wait_s=wait_s, **chosen).clean(names)
@@ -183,7 +183,7 @@ class _Cleaner:
     async def _nodes(self, names: tuple[str, ...]) -> AsyncIterator[NodeView]:
         from hami_plugin.cluster.client import NODES  # noqa: PLC0415
         from hami_plugin.cluster.requests import ApiCall  # noqa: PLC0415
-        from hami_plugin.node_status.annotations import heard  # noqa: PLC0415
+        from hami_plugin.node_status.annotations import live_node_view  # noqa: PLC0415
 
         for name in dict.fromkeys(names):
             yield await self._get(name)
@@ -192,16 +192,18 @@ class _Cleaner:
             query = {"limit": str(PAGE), **({"continue": token} if token else {})}
             page = await self.calls.json(ApiCall(verb="list", kind="nodes", path=NODES, query=query))
             for item in page.get("items") or ():
-                yield heard(item)
+                yield live_node_view(item)
             token = (page.get("metadata") or {}).get("continue") or None
 
     async def _get(self, name: str) -> NodeView:
         from hami_plugin.cluster.client import node_path  # noqa: PLC0415
         from hami_plugin.cluster.requests import ApiCall  # noqa: PLC0415
-        from hami_plugin.node_status.annotations import heard  # noqa: PLC0415
+        from hami_plugin.node_status.annotations import live_node_view  # noqa: PLC0415
 
         try:
-            return await self.calls.object(ApiCall(verb="get", kind="nodes", path=node_path(name), name=name), heard)
+            return await self.calls.object(
+                ApiCall(verb="get", kind="nodes", path=node_path(name), name=name), live_node_view
+            )
         except ClusterError as error:
             if error.not_found:
                 raise HamiError(f"there is no node {name}", hint="kubectl get nodes lists them") from error
@@ -210,7 +212,7 @@ class _Cleaner:
     async def _patch(self, node: NodeView) -> None:
         from hami_plugin.cluster.client import node_path  # noqa: PLC0415
         from hami_plugin.cluster.requests import ApiCall  # noqa: PLC0415
-        from hami_plugin.node_status.condition import own_conditions, without  # noqa: PLC0415
+        from hami_plugin.node_status.condition import own_conditions, remove_conditions  # noqa: PLC0415
         from hami_plugin.node_status.labels import own_labels  # noqa: PLC0415
 
         found = self.traces.on(node)
@@ -220,7 +222,7 @@ class _Cleaner:
         path = node_path(node.name)
         if conditions := own_conditions(node):  # first: what follows has the node's version, and is checked against it
             status = {
-                "status": {"conditions": without(conditions)},
+                "status": {"conditions": remove_conditions(conditions)},
                 "metadata": {"resourceVersion": node.resource_version},
             }
             whole = ApiCall(

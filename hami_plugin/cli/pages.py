@@ -37,7 +37,7 @@ daemons_url = click.option(
 )
 
 
-def asked(url: str, name: str, *, of: str) -> Mapping[str, Any]:
+def debug_page(url: str, name: str, *, of: str) -> Mapping[str, Any]:
     """The daemon's page ``/debug/<name>`` with a list ``of`` something. ``HamiError`` where there is none."""
     document = page(url, f"debug/{name}")
     if not isinstance(document.get(of), list):

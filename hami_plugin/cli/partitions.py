@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from hami_plugin.cli.console import show_table
-from hami_plugin.cli.pages import asked, daemons_url
+from hami_plugin.cli.pages import daemons_url, debug_page
 
 HEADER = ("CARD", "PROFILE", "PLACE", "STATE", "AGE", "OWNER", "UUID", "")
 LEFT = ("CARD", "PROFILE", "PLACES LEFT")
@@ -27,7 +27,7 @@ def partitions(url: str, plan: bool, as_json: bool) -> None:
 
     A foreign one was made by another tool; it takes its place, and is never touched.
     """
-    document = asked(url, "partitions", of="partitions")
+    document = debug_page(url, "partitions", of="partitions")
     found: Sequence[Mapping[str, Any]] = document["partitions"]
     modes: Sequence[Mapping[str, Any]] = document.get("modes", ())
     if plan:

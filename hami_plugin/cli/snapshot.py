@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from hami_plugin.daemon.startup import Options, ServedVendor, opened, plan
+from hami_plugin.daemon.startup import Options, ServedVendor, open_drivers, plan
 from hami_plugin.errors import DriverUnavailableError, HamiError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device, Health, Sighting, Snapshot
@@ -27,10 +27,10 @@ class Discovered:
 def discover_all(options: Options, environment: Mapping[str, str]) -> Iterator[Discovered]:
     """Discover the devices of each vendor that is served here."""
     named = {"NODE_NAME": "this-node", **environment}
-    return discovered(opened(plan(options, named), HostPaths()))
+    return discover_each(open_drivers(plan(options, named), HostPaths()))
 
 
-def discovered(vendors: Iterable[ServedVendor]) -> Iterator[Discovered]:
+def discover_each(vendors: Iterable[ServedVendor]) -> Iterator[Discovered]:
     """Discover each vendor's devices and links. Vendors without devices are skipped if another has some.
 
     ``HamiError`` if none has any. An unexpected error of one vendor is logged, and does not affect the others.

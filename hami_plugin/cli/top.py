@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from hami_plugin.cli.console import show_table, terminal
-from hami_plugin.cli.pages import asked, daemons_url
+from hami_plugin.cli.pages import daemons_url, debug_page
 
 HEADER = ("DEVICE", "MODEL", "HEALTH", "POD", "CONTAINER", "MEMORY", "LIMIT", "CORES", "USED CORES", "")
 RIGHT = (5, 6, 7, 8)
@@ -50,7 +50,7 @@ def _follow(url: str, interval: float) -> None:
 
 
 def _usage(url: str) -> Mapping[str, Any]:
-    return asked(url, "usage", of="devices")
+    return debug_page(url, "usage", of="devices")
 
 
 def _print(document: Mapping[str, Any]) -> None:

@@ -440,7 +440,7 @@ async def connect(
     """The API server as ``node``'s daemon sees it. ``ConfigError`` without usable credentials; sends nothing yet."""
     timing = timing or WatchTiming()
     credentials = await find_credentials(kubeconfig, environ, service_account)
-    async with calling(credentials, observer or NullObserver(), timing.deadline, CONNECTIONS) as calls:
+    async with open_api_calls(credentials, observer or NullObserver(), timing.deadline, CONNECTIONS) as calls:
         yield ApiServer(node, calls, timing)
 
 
@@ -461,12 +461,12 @@ async def connect_wide(
     """
     timing = timing or WatchTiming()
     credentials = await find_credentials(kubeconfig, environ, service_account)
-    async with calling(credentials, observer or NullObserver(), timing.deadline, WIDE_CONNECTIONS) as calls:
+    async with open_api_calls(credentials, observer or NullObserver(), timing.deadline, WIDE_CONNECTIONS) as calls:
         yield WholeCluster(calls, timing, EventLog(calls, host, component=name))
 
 
 @asynccontextmanager
-async def calling(
+async def open_api_calls(
     credentials: Credentials, observer: Observer, deadline: float, connections: int
 ) -> AsyncIterator[ApiCalls]:
     """Calls to the API server, closed at the end. ``ConfigError`` for certificates that cannot be used."""

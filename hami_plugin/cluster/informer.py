@@ -14,11 +14,20 @@ from typing import Any, Generic, NoReturn, TypedDict, TypeVar
 
 import msgspec
 
-from hami_plugin.cluster.requests import ApiCall, ApiCalls, ListPace, Shape, TooLongError, message_text, named, read
+from hami_plugin.cluster.requests import (
+    ApiCall,
+    ApiCalls,
+    ListPace,
+    Shape,
+    TooLongError,
+    message_text,
+    object_name,
+    read,
+)
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.pausing import Pausing
 from hami_plugin.model.views import Feed, Json, anonymous, misshapen
-from hami_plugin.process.aio import Backoff, cancelled, in_slices
+from hami_plugin.process.aio import Backoff, cancel, run_in_slices
 from hami_plugin.process.log import logger
 
 MAX_LINE_BYTES = 16 * 2**20  # etcd holds 1.5 MiB an object; JSON may be several times longer than what etcd holds
@@ -227,12 +236,12 @@ class Informer(Generic[T]):
                         raise ClusterError(f"list {self._topic.kind}: the list has no last page", hint="it is retried")
                     query = self._query({"continue": token})
                     coming = asyncio.create_task(self._repeated_page(query))  # while this one is gone through
-                found += await in_slices(self._views(items, shaped=shaped))
+                found += await run_in_slices(self._views(items, shaped=shaped))
                 del items  # a page may be many times as large as what is kept of it
                 if not token:
                     break
         finally:
-            await cancelled(coming)
+            await cancel(coming)
         self._listed, self._version, self._silent = True, version, 0
         log.info("listed", kind=self._topic.kind, count=len(found), version=self._version)
         await self._replace(found)
@@ -292,7 +301,7 @@ class Informer(Generic[T]):
     async def _deliver_list(self, found: Sequence[T]) -> None:
         feed = self._topic.feed
         if feed.replacing:
-            await in_slices(feed.replacing(found))
+            await run_in_slices(feed.replacing(found))
         else:
             feed.replace(found)
 
@@ -319,7 +328,7 @@ class Informer(Generic[T]):
         """The view of an object; None for one without a name."""
         nameless = anonymous(item)
         if why := nameless or ("" if shaped else misshapen(item)):
-            self._calls.unreadable_objects.note(self._topic.kind, named(item), why)
+            self._calls.unreadable_objects.note(self._topic.kind, object_name(item), why)
         if nameless:
             return None
         return self._shaped(item) if shaped else self._topic.view(item)

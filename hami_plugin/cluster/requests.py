@@ -143,7 +143,7 @@ class _Lenient:
 
     def _object(self, found: dict[str, Any]) -> dict[str, Any]:
         """Objects are parsed from the inside out: the first with a name around a gap is the truncated one."""
-        if self._left_out and (name := named(found)):
+        if self._left_out and (name := object_name(found)):
             self._left_out = False
             self._truncated.append(name)
         return found
@@ -177,7 +177,7 @@ def _is_utf8(body: bytes) -> bool:
     return True
 
 
-def named(item: object) -> str:
+def object_name(item: object) -> str:
     """An object's namespace and name, as far as it has them."""
     meta = item.get("metadata") if isinstance(item, dict) else None
     if not isinstance(meta, dict):
@@ -185,7 +185,7 @@ def named(item: object) -> str:
     return "/".join(part[:253] for key in ("namespace", "name") if isinstance(part := meta.get(key), str) and part)
 
 
-async def decoded(call: ApiCall, body: bytes, shape: Shape | None = None) -> ParsedJson:
+async def decode_object(call: ApiCall, body: bytes, shape: Shape | None = None) -> ParsedJson:
     """Parse a JSON object. ``ClusterError`` if the body is truncated or anything else."""
     try:
         found = await read(body, shape)
@@ -196,7 +196,7 @@ async def decoded(call: ApiCall, body: bytes, shape: Shape | None = None) -> Par
     return found
 
 
-async def refused(call: ApiCall, status: int, body: bytes, retry_after: float | None = None) -> ClusterError:
+async def refused_error(call: ApiCall, status: int, body: bytes, retry_after: float | None = None) -> ClusterError:
     """The error for a failed request, with the server's own message."""
     message = await _message(body)
     if call.verb == "patch" and status == HTTPStatus.UNPROCESSABLE_ENTITY and "metadata.uid" in message:
@@ -214,7 +214,7 @@ async def refused(call: ApiCall, status: int, body: bytes, retry_after: float | 
     )
 
 
-def unanswered(call: ApiCall, why: object) -> ClusterError:
+def unanswered_error(call: ApiCall, why: object) -> ClusterError:
     """The error for a request without a response."""
     return ClusterError(
         f"{call}: no answer from the API server: {why}",
@@ -606,7 +606,7 @@ class ApiCalls:
         """Send and read the response within the deadline. ``ClusterError`` unless it succeeds."""
 
         async def read(_: Client, response: aiohttp.ClientResponse, __: asyncio.Timeout) -> ParsedJson:
-            return await decoded(call, await _body(call, response))
+            return await decode_object(call, await _body(call, response))
 
         if call.method != "GET":
             await self._pass_gate(call)
@@ -636,7 +636,7 @@ class ApiCalls:
             return await _body(call, response, lambda: limit.reschedule(min(clock() + deadline, latest)))
 
         body = await self._ask(call, aiohttp.ClientTimeout(total=None), read, deadline=deadline)
-        reading = await decoded(call, body, shape)
+        reading = await decode_object(call, body, shape)
         if reading.truncated:
             self.report_truncated(call.kind, reading)
         return reading
@@ -671,7 +671,7 @@ class ApiCalls:
             async with client.streaming(), aclosing(self._chunks(response)) as chunks:
                 yield chunks
         except _LOST as error:
-            failure = unanswered(call, f"the stream broke: {error or type(error).__name__}")
+            failure = unanswered_error(call, f"the stream broke: {error or type(error).__name__}")
             self.health.failed(call, failure)
             raise failure from error
         finally:
@@ -704,7 +704,7 @@ class ApiCalls:
             raise
         except Exception as error:  # the boundary between a server's responses and this process
             why = f"none within {deadline:g} s" if isinstance(error, TimeoutError) else error
-            failure = unanswered(call, why if str(why) else type(error).__name__)
+            failure = unanswered_error(call, why if str(why) else type(error).__name__)
             self.health.failed(call, failure)
             raise failure from error
         finally:
@@ -755,7 +755,7 @@ class ApiCalls:
             wait = 1.0
         if wait is not None:
             self._gate.shut(wait)
-        raise await refused(call, response.status, await _body(call, response), wait)
+        raise await refused_error(call, response.status, await _body(call, response), wait)
 
     async def _pass_gate(self, call: ApiCall) -> None:
         """Wait for the server's Retry-After. A wait that would use up the deadline is refused at once."""

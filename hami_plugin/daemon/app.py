@@ -21,7 +21,7 @@ from hami_plugin.daemon.reload import Succession, Turn
 from hami_plugin.daemon.startup import report_handover, report_unlimited, tidy_specs
 from hami_plugin.daemon.takeover import SERVE_S, NodeClaim, Peer
 from hami_plugin.errors import HamiError
-from hami_plugin.process.aio import holds
+from hami_plugin.process.aio import poll_condition
 from hami_plugin.process.log import logger
 from hami_plugin.telemetry.metrics import Metrics
 
@@ -206,10 +206,12 @@ class Daemon:
         """``leave`` what the kubelet asks from now on to others, and finish the rest. Answers why this cannot be."""
         leave()
         self.node.resizer.closed = "another daemon takes this node over"
-        if not await holds(lambda: not self.node.serving.running and self.node.resizer.idle, within=DRAIN_S):
+        if not await poll_condition(lambda: not self.node.serving.running and self.node.resizer.idle, within=DRAIN_S):
             why = f"a call has been running for {DRAIN_S:g} s"
         else:
-            await holds(lambda: self.node.settlement.idle, within=SETTLE_S)  # the successor records what is left
+            await poll_condition(
+                lambda: self.node.settlement.idle, within=SETTLE_S
+            )  # the successor records what is left
             try:
                 await self.node.state.written()
             except OSError as error:
@@ -225,17 +227,17 @@ class Daemon:
 
         A driver that worked before, and fails for the moment, is waited for: till then the predecessor's list stands.
         """
-        await holds(lambda: self.node.serving.registered(self._awaited), within=REGISTER_S)
+        await poll_condition(lambda: self.node.serving.registered(self._awaited), within=REGISTER_S)
         if self._succeeds:
             await asyncio.sleep(LINGER_S)
-        await holds(lambda: not self.node.serving.running, within=DRAIN_S)
+        await poll_condition(lambda: not self.node.serving.running, within=DRAIN_S)
         live = self.node.live.value
         async with self.node.serving.kept(live.kubelet if self._succeeds and live else ""):
             await self._end_predecessor()
             self.node.directory.inherited.clear()
             await self._claim.relieve()
         self._relieved.set()
-        await holds(lambda: self.node.registration.settled, within=REGISTER_S)
+        await poll_condition(lambda: self.node.registration.settled, within=REGISTER_S)
         await asyncio.to_thread(_give_memory_back)
 
     @property

@@ -33,8 +33,8 @@ from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.node_status.annotations import FamilySource, Rendered
 from hami_plugin.node_status.faults import FaultLog
 from hami_plugin.process.aio import Watched
-from hami_plugin.process.threads import BoundedCalls, once
-from hami_plugin.protocol.decisions import Question, claims
+from hami_plugin.process.threads import BoundedCalls, call_on_thread
+from hami_plugin.protocol.decisions import Question, decided_shares
 from hami_plugin.sdk import Family, Units
 from hami_plugin.telemetry.metrics import Metrics
 from hami_plugin.vendor_boundary.guard import (
@@ -43,7 +43,7 @@ from hami_plugin.vendor_boundary.guard import (
     Guard,
     VendorErrors,
     VendorSupervisor,
-    guarded,
+    guard_family,
 )
 
 if TYPE_CHECKING:  # loaded where cards are cut
@@ -127,7 +127,7 @@ class VendorBuilder:
     def _add_families(self, vendor: BuiltVendor) -> None:
         """Everything of each family that the vendor lists, and what serves those that it does not."""
         served, tasks = vendor.served, vendor.tasks
-        families = once(
+        families = call_on_thread(
             f"families of {vendor.name}",
             lambda: tuple(served.vendor.families(served.settings)),
             timeout=FAMILIES_TIMEOUT_S,
@@ -191,7 +191,7 @@ class VendorBuilder:
             tasks.hosts.append(
                 HostCheck(family, snapshot=snapshot, host=self.node.host, events=self.node.events, errors=vendor.errors)
             )
-        safe = guarded(family, vendor.guard)
+        safe = guard_family(family, vendor.guard)
         partitions = self._partitions(vendor, safe, snapshot)
         if partitions:
             tasks.partitions.append(partitions)
@@ -351,7 +351,7 @@ class VendorBuilder:
         tasks, inventory = vendor.tasks, vendor.tasks.inventory
 
         def make(device_type: str) -> ServedResource:
-            family = guarded(family_of(device_type), vendor.guard)
+            family = guard_family(family_of(device_type), vendor.guard)
             snapshot = tasks.specs[0].part(device_type) if tasks.specs else inventory.view(device_type)
             source = FamilySource(vendor=vendor.name, family=family, snapshot=snapshot)
             tasks.sources.append(source)
@@ -377,7 +377,7 @@ def _users(node: NodeState, question: Question, uuid: str) -> list[str]:
         if pod.terminal:
             continue
         try:
-            decided = claims(pod, question)
+            decided = decided_shares(pod, question)
         except WireError:
             continue  # one that cannot be read is never served
         if any(grant.uuid == uuid for claim in decided for grant in claim.grants):

@@ -22,7 +22,7 @@ from hami_plugin.model.delivery import Way
 from hami_plugin.model.views import NodeView
 from hami_plugin.process.aio import Watched
 from hami_plugin.process.log import logger
-from hami_plugin.process.threads import begin, result
+from hami_plugin.process.threads import start_on_thread, wait_result
 from hami_plugin.sdk import load_vendor
 
 log = logger(__name__)
@@ -156,8 +156,8 @@ def _unable(name: str, configuration: Configuration) -> str:
         return "the vendor's devices are not delivered by CDI"
     by_claims = section.model_copy(update={"front_end": DRA, "device_list_strategy": (Way.CDI_CRI,)})
     try:
-        families = result(
-            begin(f"families of {name}", lambda: load_vendor(name).families(by_claims)), timeout=FAMILIES_S
+        families = wait_result(
+            start_on_thread(f"families of {name}", lambda: load_vendor(name).families(by_claims)), timeout=FAMILIES_S
         )
     except Exception as error:  # noqa: BLE001  # the vendor's own start tells it
         return f"its families cannot be listed: {error}"

@@ -27,7 +27,7 @@ from hami_plugin.daemon.serving import partitions_document
 from hami_plugin.daemon.takeover import NodeClaim, Peer
 from hami_plugin.errors import HamiError
 from hami_plugin.node_status.status import empty_status
-from hami_plugin.process.aio import cancelled
+from hami_plugin.process.aio import cancel
 from hami_plugin.process.log import logger
 from hami_plugin.telemetry.connections import raise_descriptor_limit
 from hami_plugin.telemetry.http import Probes, TelemetryServer
@@ -76,10 +76,10 @@ class Life:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             if self._next:
-                await cancelled(self._next.task)
+                await cancel(self._next.task)
             for task in reversed(tasks):
                 if not task.done():
-                    await cancelled(task)
+                    await cancel(task)
         for task in tasks:
             if not task.cancelled():
                 task.result()
@@ -172,7 +172,7 @@ class Life:
             self._frozen = None
             if not turn.given:
                 self._next = None
-                await cancelled(task)
+                await cancel(task)
         if turn.given:
             if self._daemon:
                 self._metrics.forget(*self._daemon.left_out(former))
@@ -277,7 +277,7 @@ async def serve(process: DaemonProcess) -> None:
     registry = CollectorRegistry()
     metrics = Metrics(registry, version=process.version, log_lines_dropped=process.log_lines_dropped)
     settings = process.configuration.settings
-    process = await decided(process, metrics, stop.set)
+    process = await decide_front_ends(process, metrics, stop.set)
     life = Life(process, metrics)
     if life.reloader:
         loop.add_signal_handler(signal.SIGHUP, life.reloader.again)
@@ -304,7 +304,7 @@ async def serve(process: DaemonProcess) -> None:
         await http.stop()
 
 
-async def decided(process: DaemonProcess, metrics: Metrics, again: Callable[[], None]) -> DaemonProcess:
+async def decide_front_ends(process: DaemonProcess, metrics: Metrics, again: Callable[[], None]) -> DaemonProcess:
     """The process with the front ends that its settings leave open, decided for its life."""
     configuration = process.configuration
     if not open_vendors(configuration):

@@ -42,7 +42,7 @@ from hami_plugin.node_status.condition import DeviceKind, NodeConditions, kinds_
 from hami_plugin.node_status.cost import CostAccount, CostMeter, Holdings
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.faults import FaultLog, faults_document
-from hami_plugin.node_status.occupancy import DeviceOccupancy, occupied
+from hami_plugin.node_status.occupancy import DeviceOccupancy, device_occupancy
 from hami_plugin.node_status.priorities import Priorities
 from hami_plugin.node_status.registration import LiveNode, Registration
 from hami_plugin.node_status.remediation import Remediation
@@ -318,7 +318,7 @@ class ServedNode:
         return partitions_document(self.serving.partitions, self.settings.node_name, self.serving.modes)
 
     def _occupied(self) -> Iterable[DeviceOccupancy]:
-        return occupied(self.serving.sources, self._everything_held())
+        return device_occupancy(self.serving.sources, self._everything_held())
 
     def _everything_held(self) -> tuple[HeldShare, ...]:
         return (*self._ledger.held.values(), *self.account.lent, *self._claims.held())

@@ -18,7 +18,7 @@ from hami_plugin.config.load import Configuration
 from hami_plugin.daemon.takeover import Ask, Problems, refusal
 from hami_plugin.errors import HamiError
 from hami_plugin.kubelet.watch import DirectoryWatch
-from hami_plugin.process.aio import Backoff, happened, holds
+from hami_plugin.process.aio import Backoff, poll_condition, wait_event
 from hami_plugin.process.log import logger
 
 log = logger(__name__)
@@ -108,7 +108,7 @@ class Succession:
         """As of ``Turn``, once."""
         incumbent, self._incumbent = self._incumbent, None
         assert incumbent
-        if not await holds(lambda: stop.is_set() or problems() is not None, within=self._within):
+        if not await poll_condition(lambda: stop.is_set() or problems() is not None, within=self._within):
             self.refused = f"the devices were not found within {self._within:g} s"
         known = problems()
         if stop.is_set() or known is None:
@@ -177,7 +177,7 @@ class Reloader:
             for watch in self._watches:
                 stack.enter_context(watch.subscribed(self._woken.set))
             while True:
-                await happened(self._woken, within=pause)
+                await wait_event(self._woken, within=pause)
                 self._woken.clear()
                 for watch in self._watches:
                     watch.look()

@@ -18,11 +18,11 @@ from hami_plugin.config.vendors import AUTO, ServedSettings, VendorSettings
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.host.runtimes import USUAL_FILES, read_runtime
-from hami_plugin.inventory.cdi_specs import tidy
+from hami_plugin.inventory.cdi_specs import remove_stale_specs
 from hami_plugin.model.delivery import Way
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.process.log import logger
-from hami_plugin.process.threads import begin, result
+from hami_plugin.process.threads import start_on_thread, wait_result
 from hami_plugin.sdk import Driver, Family, Vendor, load_vendor, vendor_names
 from hami_plugin.simulation.hardware import SimulatedHardware, simulate_all
 from hami_plugin.telemetry.logs import Format, Level, configure
@@ -86,10 +86,10 @@ class StartPlan:
 def plan(options: Options, environment: Mapping[str, str]) -> StartPlan:
     """Read the configuration. Simulated machines enable their own vendors."""
     simulated = simulate_all(options["simulate"] or "", options["simulation_dir"])
-    return StartPlan(configuration=configured(options, environment, simulated), simulated=simulated)
+    return StartPlan(configuration=load_configuration(options, environment, simulated), simulated=simulated)
 
 
-def configured(
+def load_configuration(
     options: Options, environment: Mapping[str, str], simulated: Sequence[SimulatedHardware]
 ) -> Configuration:
     """The configuration as the files are now."""
@@ -129,7 +129,7 @@ def files(options: Options) -> tuple[Path | None, Path, Path]:
     )
 
 
-def opened(ready: StartPlan, host: HostPaths) -> tuple[ServedVendor, ...]:
+def open_drivers(ready: StartPlan, host: HostPaths) -> tuple[ServedVendor, ...]:
     """The drivers of all vendors that are enabled, or under ``auto`` have hardware here.
 
     Opening one asks nothing of the hardware yet. Where machines are simulated, this host's own hardware is of no
@@ -149,7 +149,7 @@ def opened(ready: StartPlan, host: HostPaths) -> tuple[ServedVendor, ...]:
             )
         if automatic and not (name in asked and _present(name, asked[name], deadline)):
             continue
-        chosen, handover = settled(settings, own)
+        chosen, handover = decide_handover(settings, own)
         driver = _driver(vendor, chosen, replace(host, node=own.node_name), own)
         served.append(ServedVendor(vendor=vendor, settings=chosen, driver=driver, handover=handover))
     return tuple(served)
@@ -159,7 +159,7 @@ def _ask_presence(vendors: Mapping[str, VendorSettings], host: HostPaths) -> dic
     """Ask all vendors that nobody has enabled or disabled whether the host has their hardware."""
     automatic = {name: settings for name, settings in vendors.items() if settings.enabled == AUTO}
     return {
-        name: begin(f"presence of {name}", partial(vendor.present, settings, host))
+        name: start_on_thread(f"presence of {name}", partial(vendor.present, settings, host))
         for name, settings in automatic.items()
         if (vendor := load_vendor(name)).open is not None
     }
@@ -168,7 +168,7 @@ def _ask_presence(vendors: Mapping[str, VendorSettings], host: HostPaths) -> dic
 def _present(name: str, asked: Future[bool], deadline: float) -> bool:
     """Whether the host has the vendor's hardware. Where the vendor fails to say, its driver reports why."""
     try:
-        return bool(result(asked, timeout=max(0.0, deadline - time.monotonic())))
+        return bool(wait_result(asked, timeout=max(0.0, deadline - time.monotonic())))
     except Exception:
         log.exception("vendor raised an unexpected error", vendor=name, step="present")
         return True
@@ -215,7 +215,7 @@ def _isolated(opening: Opening) -> Driver:
     return IsolatedDriver(opening)
 
 
-def settled(settings: VendorSettings, own: Settings) -> tuple[VendorSettings, Handover | None]:
+def decide_handover(settings: VendorSettings, own: Settings) -> tuple[VendorSettings, Handover | None]:
     """A vendor's settings with ``auto`` decided, and how that came about. None where nothing is handed over."""
     if not isinstance(settings, ServedSettings):
         return settings, None
@@ -271,7 +271,7 @@ def tidy_specs(directory: Path, kinds: Sequence[str]) -> None:
     if not kinds:
         return
     try:
-        removed = tidy(directory, kinds).removed
+        removed = remove_stale_specs(directory, kinds).removed
     except CdiError as error:
         log.warning("cdi directory not tidied", directory=str(directory), why=str(error))
     else:

@@ -28,7 +28,7 @@ from typing import Any
 
 from hami_plugin.errors import HamiError
 from hami_plugin.host.files import StateLock
-from hami_plugin.process.aio import happened, holds
+from hami_plugin.process.aio import poll_condition, wait_event
 from hami_plugin.process.log import logger
 
 log = logger(__name__)
@@ -172,7 +172,7 @@ class NodeClaim:
                 if known is not None and await self._ask(known):
                     self.waiting = ""
                     return True
-                await happened(stop, within=RETRY_S if known is not None else LOOK_S)
+                await wait_event(stop, within=RETRY_S if known is not None else LOOK_S)
         except OSError as error:
             raise HamiError(
                 f"the state directory {self._directory} cannot be used: {error}",
@@ -206,7 +206,7 @@ class NodeClaim:
                     await relieved()
                     await successor.say(ended=True)
                     streaming = False
-                await happened(stop, within=LOOK_S)
+                await wait_event(stop, within=LOOK_S)
             if streaming:
                 await asyncio.wait({heard}, timeout=MESSAGE_S)
         finally:
@@ -289,7 +289,7 @@ class NodeClaim:
                 async with asyncio.timeout(RELEASE_S):
                     await incumbent.say(**asdict(Ask(name=self.name, problems=dict(problems))))
                     answer = parsed_answer(await incumbent.hear())
-            if not answer.refused and await holds(self.lock.acquire, within=TAKE_S):
+            if not answer.refused and await poll_condition(self.lock.acquire, within=TAKE_S):
                 self.predecessor, self._took_from = incumbent, answer.name
                 return True
         finally:

@@ -21,7 +21,7 @@ import aiohttp
 from cdi.edits import ContainerEdits
 from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
 from hami_plugin.cli.snapshot import snapshot_of
-from hami_plugin.daemon.startup import StartPlan, plan, settled
+from hami_plugin.daemon.startup import StartPlan, decide_handover, plan
 from hami_plugin.errors import ConfigError, HamiError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device, physical_counts
@@ -73,7 +73,7 @@ def _served(ready: StartPlan, hardware: SimulatedHardware) -> ServedMachine:
     if vendor.open is None:
         raise HamiError(f"{vendor.title} have no node side yet", hint="choose another profile")
     own_settings = ready.configuration.settings
-    settings, _ = settled(ready.configuration.vendors[vendor.name], own_settings)
+    settings, _ = decide_handover(ready.configuration.vendors[vendor.name], own_settings)
     hook = own_settings.hook_path
     driver = vendor.open(settings, HostPaths(node=own_settings.node_name, hook=hook, hook_view=hook))
     try:

@@ -22,8 +22,8 @@ from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.node_status.annotations import Style, wanted_annotations
 from hami_plugin.protocol import keys
-from hami_plugin.protocol.decisions import DecidedShare, claims, decode_devices
-from hami_plugin.protocol.refusals import Refuses, all_served
+from hami_plugin.protocol.decisions import DecidedShare, decided_shares, decode_devices
+from hami_plugin.protocol.refusals import Refuses, without_refusals
 from hami_plugin.protocol.scores import decode_scores
 from hami_plugin.scheduler.engine.fit import PodFit, fit_pod
 from hami_plugin.scheduler.engine.node_info import read_node, scheduling_policies
@@ -157,7 +157,7 @@ async def register(sim: SimulatedNode) -> Facts:
 async def shared_pod(sim: SimulatedNode) -> Facts:
     """One container with a share of a device: 3000 MiB and 30 % of the cores, or the closest that is supported."""
     node = sim.scheduler.node()
-    everything = replace(node, annotations=all_served(node.annotations))
+    everything = replace(node, annotations=without_refusals(node.annotations))
     asked = part(sim.family, everything, "main", memory=MEMORY_MIB, cores=CORES)
     sim.refused = NO_PARTS if asked is None else whole_only(sim, [asked])
     placed = await sim.run_pod(pod("shared", [share(sim, "main", memory=MEMORY_MIB, cores=CORES)]))
@@ -543,7 +543,7 @@ def decided(sim: SimulatedNode, pod: PodView) -> tuple[DecidedShare, ...]:
         question_of(sim.family),
         *(question_of(sim.family, units) for units in sim.family.resources.units),
     ]
-    found = {claim.container.name: claim for question in reversed(questions) for claim in claims(pod, question)}
+    found = {claim.container.name: claim for question in reversed(questions) for claim in decided_shares(pod, question)}
     return tuple(found[container.name] for container in pod.containers if container.name in found)
 
 

@@ -204,7 +204,7 @@ class Use:
     requests: frozenset[str]
 
 
-def uses(claim: Claim, pods: Iterable[PodView]) -> tuple[Use, ...]:
+def uses_of_claim(claim: Claim, pods: Iterable[PodView]) -> tuple[Use, ...]:
     """The containers of ``pods`` that receive something of the claim."""
     every = frozenset(result.request for result in claim.results)
     found = []

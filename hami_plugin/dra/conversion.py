@@ -388,7 +388,7 @@ def _without(view: PodView, resources: frozenset[str]) -> PodView:
     return replace(view, containers=containers)
 
 
-def exceeding(
+def quota_excess(
     claimed: ClaimedAmounts, vendors: Iterable[ClaimVendor], hard: Iterable[Mapping[str, str]], used: Mapping[str, int]
 ) -> str:
     """What of a namespace's quotas is not enough for a pod by claims; empty when it may do.

@@ -19,9 +19,9 @@ from hami_plugin.dra.slices import (
     Offered,
     PoolContents,
     Taints,
-    described,
+    device_entry,
     device_name,
-    located,
+    location_attributes,
     taints_of,
 )
 from hami_plugin.partitions.life import Entry, free_places
@@ -110,7 +110,7 @@ def _of_profile(one: CardProfiles, profile: Profile) -> Iterator[Cut]:
             yield Cut(card=one.card, profile=profile, placement=place, number=place.start)
 
 
-def described_cut(one: Cut) -> dict[str, Any]:
+def cut_entry(one: Cut) -> dict[str, Any]:
     """The partition in a slice, without its counters."""
     device, profile = one.card.device, one.profile
     attributes: dict[str, Any] = {
@@ -118,7 +118,7 @@ def described_cut(one: Cut) -> dict[str, Any]:
         "profile": {"string": profile.name[:MAX_TEXT]},
         "index": {"int": device.index},
         **({"placement": {"int": one.placement.start}} if one.placement != NOWHERE else {}),
-        **located(device),
+        **location_attributes(device),
     }
     for name, text in (("parentUUID", device.uuid), ("productName", device.model)):
         if text.isascii() and text.isprintable() and 0 < len(text) <= MAX_TEXT:
@@ -195,7 +195,7 @@ def pool(
         if not consumed.keys() <= known or not (cut.name in held or (free and well)):
             continue
         each = {
-            **described_cut(cut),
+            **cut_entry(cut),
             **taints_of(cut.card.device, driver, taints),
             "consumesCounters": [
                 {"counterSet": device_name(uuid), "counters": {k: {"value": str(v)} for k, v in consumed.items()}}
@@ -208,7 +208,7 @@ def pool(
         well = device.health.offered and device.uuid not in withheld
         if one.whole and (one.card.name in held or (free and well)):
             every = [{"counterSet": counted["name"], "counters": counted["counters"]}]
-            each = {**described(one.card), **taints_of(device, driver, taints), "consumesCounters": every}
+            each = {**device_entry(one.card), **taints_of(device, driver, taints), "consumesCounters": every}
             (devices if free and well else last).append(each)
     return PoolContents(devices=[*devices, *last], counters=[one for one in counters if one["counters"]])
 

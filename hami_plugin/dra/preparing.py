@@ -35,12 +35,12 @@ from hami_plugin.dra.claims import (
     excess,
     parts,
     read_claim,
-    uses,
+    uses_of_claim,
 )
 from hami_plugin.dra.cuts import CardProfiles, Cut, card_profiles, cuts, overlap
 from hami_plugin.dra.prepared import ClaimFiles, Prepared, PreparedClaims, PreparedDevice, Receiver, reservations
 from hami_plugin.dra.sets import members_of
-from hami_plugin.dra.slices import Offered, offered
+from hami_plugin.dra.slices import Offered, offered_devices
 from hami_plugin.errors import ClusterError, HamiError
 from hami_plugin.host.paths import HostFiles, remove_files
 from hami_plugin.model.placement import Assignment, Grant, Share
@@ -49,7 +49,7 @@ from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.partitions.life import ABSENT
 from hami_plugin.partitions.manager import Partitions
 from hami_plugin.partitions.reconciliation import PodReservation
-from hami_plugin.process.aio import Watched, changed
+from hami_plugin.process.aio import Watched, wait_any_changed
 from hami_plugin.process.log import logger
 from hami_plugin.process.threads import StuckError, WorkThread
 from hami_plugin.sdk import Family, Injection, Leftovers, NoRoomError, Partition
@@ -445,7 +445,7 @@ class ClaimPreparer:
             left = until - asyncio.get_running_loop().time()
             if not waiting or left <= 0:
                 return
-            await changed([(one, one.version) for one in waiting], within=left)
+            await wait_any_changed([(one, one.version) for one in waiting], within=left)
 
     async def _unprepare(self, ref: ClaimRef) -> None:
         known = self._claims.get(self.driver, ref.uid)
@@ -483,7 +483,7 @@ class ClaimPreparer:
             pods = [pod for uid in claim.consumers if (pod := self._node.pods.get(uid))]
             here = [pod for pod in pods if not pod.terminal and not pod.deleted]
             if here and all(claim.name in pod.claims.values() for pod in here):
-                return uses(claim, here)
+                return uses_of_claim(claim, here)
             left = until - asyncio.get_running_loop().time()
             if left <= 0:
                 break
@@ -521,7 +521,7 @@ class ClaimPreparer:
                     hint="the kubelet asks again, and releases what has ended",
                     reason=ClaimReason.IN_USE if plan else ClaimReason.UNKNOWN_DEVICE,
                 )
-            await changed(seen, within=left)
+            await wait_any_changed(seen, within=left)
 
     def _fit(self, claim: Claim, used: tuple[Use, ...]) -> tuple[PreparePlan | None, str]:
         """The plan, and why it has to wait: other claims have what it needs, or its devices are not known yet."""
@@ -816,7 +816,7 @@ def _shown(one: Prepared) -> Mapping[str, Any]:
 
 
 def _offers(source: FamilySource) -> tuple[Offered, ...]:
-    return offered(source.family, source.snapshot.value)
+    return offered_devices(source.family, source.snapshot.value)
 
 
 def _held(result: Result, family: Family, one: Offered, others: Sequence[PreparedShare]) -> PreparedShare:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from hami_plugin.dra.cuts import card_profiles, left_beside
 from hami_plugin.dra.cuts import pool as with_partitions
-from hami_plugin.dra.sets import Counted, LinkedSet, linked_sets, may_be_sets
+from hami_plugin.dra.sets import Counted, LinkedSet, can_make_sets, linked_sets
 from hami_plugin.dra.sets import pool as with_sets
 from hami_plugin.dra.slices import (
     Offered,
@@ -25,12 +25,12 @@ from hami_plugin.dra.slices import (
     PublishedSlice,
     Taints,
     Writes,
-    alike,
+    counter_set_problem,
     devices,
-    fit_together,
-    grouped,
-    normal,
-    offered,
+    normalize,
+    offered_devices,
+    offered_with_links,
+    same_document,
     slice_view,
     writes,
 )
@@ -44,7 +44,7 @@ from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode
 from hami_plugin.partitions.life import BLOCKING, ENDING, Entry
 from hami_plugin.partitions.manager import Partitions
-from hami_plugin.process.aio import Backoff, Watched, happened
+from hami_plugin.process.aio import Backoff, Watched, wait_event
 from hami_plugin.process.log import logger
 from hami_plugin.process.threads import StuckError, WorkThread
 from hami_plugin.sdk.partitions import Sized
@@ -199,7 +199,7 @@ class SlicePublisher:
                 await asyncio.sleep(max(next(delays), asked or 0.0))
                 continue
             delays = self._backoff.delays()
-            await happened(self._wake, within=LOOK_S)
+            await wait_event(self._wake, within=LOOK_S)
 
     async def _write(self) -> None:
         """Write what differs. What the API server answers is what is there."""
@@ -215,7 +215,7 @@ class SlicePublisher:
             return
         place = Pool(driver=self.driver, node=self._node_name, node_uid=node.uid)
         wanted = await self._wanted()
-        if self._together and (why := fit_together(wanted)):
+        if self._together and (why := counter_set_problem(wanted)):
             self._keeps_no_counters(why)
             wanted = await self._wanted()
         todo = writes(place, wanted, self._slices.of(self.driver), self._same, together=self._together)
@@ -256,12 +256,12 @@ class SlicePublisher:
                 if side and side.sized:
                     alone += self._by_amounts(source, side.sized, partitions)
                 elif side and side.whole and self._uncounted:
-                    alone += offered(source.family, snapshot)
+                    alone += offered_devices(source.family, snapshot)
                 else:
                     wanted = wanted.with_part(self._partitions(source, partitions))
                 continue
-            cards = offered(source.family, snapshot) if self._sets and not self._uncounted else ()
-            if not may_be_sets(cards, snapshot.links):
+            cards = offered_devices(source.family, snapshot) if self._sets and not self._uncounted else ()
+            if not can_make_sets(cards, snapshot.links):
                 alone += self._grouped(number, source, snapshot)
                 continue
             part = with_sets(
@@ -280,7 +280,7 @@ class SlicePublisher:
 
     def _partitions(self, source: FamilySource, partitions: Partitions) -> PoolContents:
         """What the family's cards may be cut into, beside what is there of others or cannot be destroyed."""
-        cards = card_profiles(source.family, offered(source.family, source.snapshot.value), partitions.profiles)
+        cards = card_profiles(source.family, offered_devices(source.family, source.snapshot.value), partitions.profiles)
         return with_partitions(
             () if self._uncounted else list(cards),
             _nobodys(partitions),
@@ -293,14 +293,14 @@ class SlicePublisher:
     def _by_amounts(self, source: FamilySource, sized: Sized, partitions: Partitions) -> Iterator[Offered]:
         """Cards of which partitions of any size are made, less what is there of others or cannot be destroyed."""
         there, held = _nobodys(partitions), self._held()
-        for one in offered(source.family, source.snapshot.value):
+        for one in offered_devices(source.family, source.snapshot.value):
             left = left_beside(one, sized, there)
             if one.name in held or (left.cores and left.memory):
                 yield left
 
     def _grouped(self, number: int, source: FamilySource, snapshot: Snapshot) -> tuple[Offered, ...]:
         if number not in self._offers or self._offers[number][0] is not snapshot:
-            self._offers[number] = snapshot, grouped(source.family, snapshot)
+            self._offers[number] = snapshot, offered_with_links(source.family, snapshot)
         return self._offers[number][1]
 
     async def _linked_sets(self, number: int, cards: Sequence[Offered], links: Links) -> tuple[LinkedSet, ...]:
@@ -370,16 +370,16 @@ class SlicePublisher:
             self._keeps_no_counters("the field sharedCounters is gone")
             self._slices.take(one)
             return
-        if alike(document, answer):
+        if same_document(document, answer):
             self._dropped.pop(one.name, None)
         else:
-            self._dropped[one.name] = (normal(document), normal(answer))
+            self._dropped[one.name] = (normalize(document), normalize(answer))
         self._slices.take(one)
 
     def _same(self, document: Json, there: Json) -> bool:
         """Whether writing it again would change nothing."""
         name = str(document.get("metadata", {}).get("name", ""))
-        return alike(document, there) or self._dropped.get(name) == (normal(document), normal(there))
+        return same_document(document, there) or self._dropped.get(name) == (normalize(document), normalize(there))
 
     def _report(self) -> None:
         self.problem, limitation = self._uncounted if self._cut else "", ""

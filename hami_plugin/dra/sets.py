@@ -65,7 +65,7 @@ def members_of(name: str, cards: Iterable[Offered]) -> tuple[Offered, ...]:
     return tuple(members) if members and _name(members) == name else ()
 
 
-def may_be_sets(cards: Sequence[Offered], links: Links) -> bool:
+def can_make_sets(cards: Sequence[Offered], links: Links) -> bool:
     """Whether these cards make sets: they are linked, none is cut, and a device can consume the counters of all."""
     return bool(links.pairs) and 1 < len(cards) <= MAX_CARDS and not any(one.device.place for one in cards)
 
@@ -131,7 +131,7 @@ def _some(uuids: Sequence[str], number: int) -> list[str]:
     return [uuid for place, uuid in enumerate(uuids) if bits >> place & 1]
 
 
-def by_damage(cards: Sequence[Offered], links: Links) -> list[Offered]:
+def least_linked_first(cards: Sequence[Offered], links: Links) -> list[Offered]:
     """First those whose links to the others are worth least: to give one of them away leaves the best sets.
 
     The unwell come last, and count for nothing.
@@ -171,7 +171,7 @@ def _counter(one: Offered) -> str:
     return device_name(one.device.uuid)
 
 
-def described_set(one: LinkedSet) -> dict[str, Any]:
+def set_entry(one: LinkedSet) -> dict[str, Any]:
     """The set in a slice, without its counters."""
     first = one.members[0].device
     attributes: dict[str, Any] = {
@@ -210,7 +210,7 @@ def pool(
     singles = {one.name: one for one in counted.cards}
     published = [
         {**each, "consumesCounters": counted.consumed([singles[each["name"]]])}
-        for each in devices(by_damage(counted.cards, links), withheld, driver=driver, taints=taints)
+        for each in devices(least_linked_first(counted.cards, links), withheld, driver=driver, taints=taints)
     ]
     good = [one for one in sets if not any(card.device.uuid in bad for card in one.members)]
     kept = [
@@ -220,5 +220,5 @@ def pool(
     ]
     for one in (*good, *kept):
         unwell = next((found for card in one.members if (found := taints_of(card.device, driver, taints))), {})
-        published.append({**described_set(one), **unwell, "consumesCounters": counted.consumed(one.members)})
+        published.append({**set_entry(one), **unwell, "consumesCounters": counted.consumed(one.members)})
     return PoolContents(devices=published, counters=list(counted.counter_sets()))

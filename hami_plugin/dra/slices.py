@@ -112,7 +112,7 @@ class Offered:
         )
 
 
-def offered(family: Family, snapshot: Snapshot) -> tuple[Offered, ...]:
+def offered_devices(family: Family, snapshot: Snapshot) -> tuple[Offered, ...]:
     """All devices of a family, the unwell too, in their order.
 
     None where they are lent in pieces that no claim can ask for: in a number of slices, or in percent alone.
@@ -125,11 +125,11 @@ def offered(family: Family, snapshot: Snapshot) -> tuple[Offered, ...]:
     return tuple(_offered(family, device, shared=shared) for device in snapshot.devices)
 
 
-def grouped(family: Family, snapshot: Snapshot) -> tuple[Offered, ...]:
-    """As ``offered``, with the linked groups: for slices. Claims that are made ready ask for none."""
+def offered_with_links(family: Family, snapshot: Snapshot) -> tuple[Offered, ...]:
+    """As ``offered_devices``, with the linked groups: for slices. Claims that are made ready ask for none."""
     cards = [device.uuid for device in snapshot.devices if not device.place]
     groups = link_groups(cards, snapshot.links) if snapshot.links.pairs else {}
-    return tuple(replace(one, groups=groups.get(one.device.uuid, {})) for one in offered(family, snapshot))
+    return tuple(replace(one, groups=groups.get(one.device.uuid, {})) for one in offered_devices(family, snapshot))
 
 
 def limits_shares(family: Family) -> bool:
@@ -170,7 +170,7 @@ def _offered(family: Family, device: Device, *, shared: bool) -> Offered:
     )
 
 
-def described(one: Offered) -> dict[str, Any]:
+def device_entry(one: Offered) -> dict[str, Any]:
     """The device in a slice."""
     device = one.device
     attributes: dict[str, Any] = {"type": {"string": device.family[:MAX_TEXT]}, "index": {"int": device.index}}
@@ -179,7 +179,7 @@ def described(one: Offered) -> dict[str, Any]:
             attributes[name] = {"string": text}
     for size, number in one.groups.items():
         attributes[f"linkGroup{size}"] = {"int": number}
-    attributes |= located(device)
+    attributes |= location_attributes(device)
     if not one.shared:
         capacity = {MEMORY: {"value": f"{one.memory}Mi"}} if one.memory else {}
         return {"name": one.name, "attributes": attributes, **({"capacity": capacity} if capacity else {})}
@@ -193,7 +193,7 @@ def described(one: Offered) -> dict[str, Any]:
     return {"name": one.name, "attributes": attributes, "allowMultipleAllocations": True, "capacity": capacities}
 
 
-def located(device: Device) -> dict[str, Any]:
+def location_attributes(device: Device) -> dict[str, Any]:
     """Where it is, in attributes that all drivers have."""
     found: dict[str, Any] = {}
     if device.numa is not None and device.numa >= 0:
@@ -225,7 +225,7 @@ def devices(
     for one in all_offered:
         tainted = taints_of(one.device, driver, taints)
         if one.device.uuid not in withheld and (one.device.health.offered or tainted):
-            published.append({**described(one), **tainted})
+            published.append({**device_entry(one), **tainted})
     return published
 
 
@@ -343,10 +343,10 @@ def writes(
 
     One slice may change within its generation. Readers take a pool of several for whole once all have the newest.
     Counters are in slices of their own, and the first: a server that keeps none is found out before it has a device
-    that consumes them. ``together``: they are with these devices, if ``fit_together`` says nothing against it. ``same``
-    may take more documents for equal than are.
+    that consumes them. ``together``: they are with these devices, if ``counter_set_problem`` says nothing against it.
+    ``same`` may take more documents for equal than are.
     """
-    equal = same or alike
+    equal = same or same_document
     chunks = list(_together(wanted) if together else _apart(wanted))
     now = max((one.generation for one in there.values()), default=0)
 
@@ -399,7 +399,7 @@ def _consumers(wanted: PoolContents, counters: Json) -> list[dict[str, Any]]:
     ]
 
 
-def fit_together(wanted: PoolContents) -> str:
+def counter_set_problem(wanted: PoolContents) -> str:
     """Why no slice can have a counter set and all devices that consume it; empty where each can."""
     for one in wanted.counters:
         count, own = len(one["counters"]), len(_consumers(wanted, one))
@@ -458,12 +458,12 @@ def _taint(taint: Json) -> tuple[object, ...]:
     return taint.get("key"), taint.get("value") or "", taint.get("effect")
 
 
-def alike(one: Json, other: Json) -> bool:
+def same_document(one: Json, other: Json) -> bool:
     """Whether two documents say the same. The API server writes quantities in a way of its own."""
-    return bool(normal(one) == normal(other))
+    return bool(normalize(one) == normalize(other))
 
 
-def normal(document: Json) -> Any:
+def normalize(document: Json) -> Any:
     """What a slice says, with quantities as numbers."""
     meta, spec = document.get("metadata", {}), document.get("spec", {})
     owners = meta.get("ownerReferences", [])

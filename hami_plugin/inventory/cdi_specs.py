@@ -27,7 +27,7 @@ from hami_plugin.host.paths import HostFiles
 from hami_plugin.inventory.inventory import part
 from hami_plugin.model.device import Action, Device, Fault, Health, Snapshot
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.process.aio import Watched, happened
+from hami_plugin.process.aio import Watched, wait_event
 from hami_plugin.process.log import logger
 from hami_plugin.process.threads import StuckError, WorkThread
 from hami_plugin.sdk import Family, Partition
@@ -56,7 +56,7 @@ def specification(kind: Kind, described: Sequence[DescribedDevice], shared: Cont
     return Spec(kind=kind, devices=tuple(SpecDevice(name=n, edits=e) for n, e in named.items()), edits=shared)
 
 
-def unresolved(spec: Spec, file: str, devices: Sequence[Device], found: Registry) -> Mapping[str, Fault]:
+def unresolved_faults(spec: Spec, file: str, devices: Sequence[Device], found: Registry) -> Mapping[str, Fault]:
     """Why a runtime would not give out ``devices`` as ``spec`` says, by UUID. ``file`` is where the spec should be.
 
     What another file defines too is a fault even where ours would win: which one wins is a matter of the runtime's
@@ -99,7 +99,7 @@ def file_name(kind: str) -> str:
     return f"{PREFIX}{kind.replace('/', '-')}.json"
 
 
-def tidy(directory: Path, kinds: Iterable[str]) -> Changes:
+def remove_stale_specs(directory: Path, kinds: Iterable[str]) -> Changes:
     """Remove what an earlier daemon left: half-written files, and specs of kinds that are served no more."""
     store = Store(directory, PREFIX)
     store.clean()
@@ -203,7 +203,7 @@ class SpecFiles:
                 trouble = "; ".join((*problems, str(error)))
         self._seen = self._marks()
         found, own = self._load(), str(self._store.path(self._name))
-        faults = unresolved(spec, own, devices, found)
+        faults = unresolved_faults(spec, own, devices, found)
         explained = {u: replace(f, message=f"{f.message}; {trouble}") if trouble else f for u, f in faults.items()}
         beside = tuple(str(problem) for problem in found.problems if problem.file != own)
         return SpecCheck(faults=explained, trouble=trouble, beside=beside[:MAX_BESIDE])
@@ -310,7 +310,7 @@ class SpecGate:
                 self._judge(await self._published(found), found)
             if changed or found.devices:
                 self._show(found)
-            await happened(self._wake, within=self._timing.check)
+            await wait_event(self._wake, within=self._timing.check)
         self._thread.close()
 
     async def _disturbed(self) -> bool:

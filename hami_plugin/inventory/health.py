@@ -69,7 +69,7 @@ def after_reload(condition: Condition) -> Condition:
     return condition if condition.health is Health.HEALTHY else replace(condition, broken=True)
 
 
-def hold(condition: Condition, limits: HealthLimits) -> float:
+def min_unhealthy_s(condition: Condition, limits: HealthLimits) -> float:
     """Seconds for which the device stays unhealthy at least."""
     return min(limits.hold_cap, limits.hold * 2.0 ** min(condition.relapses, 16))
 
@@ -82,7 +82,7 @@ def outlook(condition: Condition, now: float, limits: HealthLimits) -> str:
         case Health.SUSPECT:
             return "with the next clean look; one more failed one takes it out of service"
         case _:
-            left = max(0.0, hold(condition, limits) - (now - condition.since))
+            left = max(0.0, min_unhealthy_s(condition, limits) - (now - condition.since))
             looks = max(1, limits.clean_looks - condition.looks)
             remaining = (_needs(condition, now, limits), f"in {left:.0f} s at the earliest" if left >= 1 else "")
             parts = [part for part in remaining if part]
@@ -128,7 +128,7 @@ def _clean(condition: Condition, now: float, limits: HealthLimits) -> Condition:
         return condition
     if condition.health is Health.SUSPECT:
         return replace(condition, health=Health.HEALTHY, fault=None, since=now, looks=0)
-    if now - condition.since < hold(condition, limits) or not _may_recover(condition, now, limits):
+    if now - condition.since < min_unhealthy_s(condition, limits) or not _may_recover(condition, now, limits):
         return condition
     looks = condition.looks + 1
     if looks < limits.clean_looks:

@@ -35,7 +35,7 @@ from hami_plugin.kubelet.api import dra_v1beta1_pb2_grpc as v1beta1_rpc
 from hami_plugin.kubelet.api import pluginregistration_pb2 as registration_pb
 from hami_plugin.kubelet.api import pluginregistration_pb2_grpc as registration_rpc
 from hami_plugin.kubelet.listener import FileIdentity, ListenError, accepts, address, put_in_place
-from hami_plugin.process.aio import Backoff, Watched, happened
+from hami_plugin.process.aio import Backoff, Watched, wait_event
 from hami_plugin.process.log import logger
 
 log = logger(__name__)
@@ -319,10 +319,10 @@ class DraEndpoint:
                         log.warning("driver is away from the kubelet", driver=self.driver, why=str(error))
                     self._problem = str(error)
                     await self._end()
-                    await happened(self._closed, within=next(delays))
+                    await wait_event(self._closed, within=next(delays))
                     continue
                 while not await self._hold():
-                    await happened(self._closed, within=next(delays))
+                    await wait_event(self._closed, within=next(delays))
                     if not self._asked:  # else it came late
                         break
                 delays = self._timing.again.delays() if self._asked else delays
@@ -372,7 +372,7 @@ class DraEndpoint:
                 )
                 return False
             self._problem = ""
-            await happened(self._closed, within=self._timing.tick)
+            await wait_event(self._closed, within=self._timing.tick)
             if self._closed.is_set():
                 return True
         return True

@@ -27,7 +27,7 @@ from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.ports import DevicePlugin, EndpointState, Observer, Offer
 from hami_plugin.model.views import major_minor
-from hami_plugin.process.aio import Backoff, Watched, cancelled, holds
+from hami_plugin.process.aio import Backoff, Watched, cancel, poll_condition
 from hami_plugin.process.log import logger
 
 KUBELET_SOCKET = "kubelet.sock"
@@ -407,7 +407,7 @@ class Endpoint:
         """End the streams, stop serving, and remove our socket if it is still ours."""
         self._closing.set()
         if self._main:
-            await cancelled(self._main)
+            await cancel(self._main)
         if self._left:
             if isinstance(relay := self._left.servicer.relay, HeldCalls):
                 relay.refused = f"{self._plugin.resource} has left this node with the last change of the configuration"
@@ -457,7 +457,7 @@ class Endpoint:
 
         None where there is none, or the kubelet was promised other calls than this plugin's.
         """
-        await holds(self._plugins.known, within=KNOWN_S)
+        await poll_condition(self._plugins.known, within=KNOWN_S)
         left = former.bequeath()
         if left is None:
             return None
@@ -684,5 +684,5 @@ async def give_up(endpoint: Endpoint, *, within: float) -> bool:
         return False
     finally:
         await endpoint.close()
-        await cancelled(running)
+        await cancel(running)
     return True

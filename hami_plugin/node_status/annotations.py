@@ -197,7 +197,7 @@ def desired_annotations(sources: Sequence[FamilySource], style: Style, taken: Ab
             yield Desired(source=source, wanted=wanted)
 
 
-def fitted(desired: Sequence[Desired], live: Mapping[str, str]) -> Fitted:
+def fit_to_node(desired: Sequence[Desired], live: Mapping[str, str]) -> Fitted:
     """What of it fits on the node, whose annotations are ``live``.
 
     Scores go first, then whole families, the largest first: the API server would refuse the changes of all.
@@ -256,7 +256,7 @@ def _require_text(key: str, value: object) -> None:
         raise WireError(f"{key}: {error.reason} at {error.start}") from error
 
 
-def heard(node: Mapping[str, Any]) -> NodeView:
+def live_node_view(node: Mapping[str, Any]) -> NodeView:
     """Read a v1 Node. One whose kubelet is silent, as after the node was named anew, offers nothing."""
     view = node_view(node)
     return replace(view, allocatable={}) if is_silent(node) else view

@@ -92,7 +92,7 @@ def own_conditions(node: NodeView) -> Sequence[str]:
     return sorted(one.type for one in node.conditions if one.type.endswith(DEGRADED) and one.reason in REASONS)
 
 
-def without(types: Iterable[str]) -> list[Mapping[str, Any]]:
+def remove_conditions(types: Iterable[str]) -> list[Mapping[str, Any]]:
     """The changes that take these conditions away."""
     return [{"$patch": "delete", "type": name} for name in types]
 
@@ -140,7 +140,7 @@ class NodeConditions:
 
     def _changes(self, node: NodeView) -> list[Mapping[str, Any]]:
         if not self._wanted:
-            return without(own_conditions(node))
+            return remove_conditions(own_conditions(node))
         live = {one.type: one for one in node.conditions}
         found = (condition_of(kind) for kind in self._kinds())
         return [self._written(one, live.get(one.type)) for one in found if one and one != live.get(one.type)]

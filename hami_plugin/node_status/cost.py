@@ -214,7 +214,7 @@ def _bounded(card: CardShares) -> CardShares:
     return replace(card, shares={payer: share / total for payer, share in card.shares.items()})
 
 
-def cards_held(
+def card_shares(
     occupied: Iterable[DeviceOccupancy], labelled: Callable[[str], tuple[str, ...]]
 ) -> Mapping[CardKey, CardShares]:
     """Each card with the pods' shares of it. ``labelled`` gives the values of a pod's labels, by its UID.
@@ -282,7 +282,7 @@ class CostMeter:
             return
         self._version = version
         before, self._labelled = self._labelled, {}
-        self.account.hold(cards_held(self._holdings.occupied(), lambda uid: self._labels(uid, before)), self._clock())
+        self.account.hold(card_shares(self._holdings.occupied(), lambda uid: self._labels(uid, before)), self._clock())
 
     def metered(self, vendor: str, joules: Mapping[str, float]) -> None:
         """A driver has told what its cards have drawn."""

@@ -59,7 +59,7 @@ class DeviceOccupancy:
         return pods.values()
 
 
-def occupied(sources: Iterable[FamilySource], held: Iterable[HeldShare]) -> Iterator[DeviceOccupancy]:
+def device_occupancy(sources: Iterable[FamilySource], held: Iterable[HeldShare]) -> Iterator[DeviceOccupancy]:
     """Every device of every family that this node has, each once."""
     given: defaultdict[tuple[str, str], list[HeldShare]] = defaultdict(list)
     for one in held:

@@ -13,12 +13,12 @@ from typing import TypeVar
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.ports import NodeApi
 from hami_plugin.model.views import NodeView, revision
-from hami_plugin.node_status.annotations import FamilySource, Style, Wanted, desired_annotations, fitted
+from hami_plugin.node_status.annotations import FamilySource, Style, Wanted, desired_annotations, fit_to_node
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.labels import labelling, wanted_labels
 from hami_plugin.process.aio import Backoff, Watched
 from hami_plugin.process.log import logger
-from hami_plugin.protocol.handshake import reported
+from hami_plugin.protocol.handshake import render_answer
 from hami_plugin.sdk import Family
 
 
@@ -178,7 +178,7 @@ class Registration:
         for problem in problems:
             self._events.node("NotRegistered", problem)
         self._retry = any(one.retry for one in desired)
-        patch = fitted([one for one in desired if one.wanted], live)
+        patch = fit_to_node([one for one in desired if one.wanted], live)
         if patch.problem:
             self._events.node("AnnotationsTooLarge", patch.problem)
         if patch.dropped:
@@ -192,7 +192,7 @@ class Registration:
         if not asked or (not written and time.monotonic() - self._beat < self._style.heartbeat):
             return {}
         present = [s.family for s in asked if s.snapshot.value.ready and s.snapshot.value.devices]
-        return {family.rules.annotations.handshake: reported(self._now()) for family in present}
+        return {family.rules.annotations.handshake: render_answer(self._now()) for family in present}
 
     def _until_beat(self) -> float:
         """Seconds to the next heartbeat, counted from the last one: what changes meanwhile does not put it off."""

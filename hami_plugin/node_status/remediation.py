@@ -73,7 +73,7 @@ def cordoned(node: NodeView, key: str) -> tuple[str, ...]:
     return tuple(filter(None, (uuid.strip() for uuid in node.annotations.get(key, "").split(","))))
 
 
-def changes(node: NodeView, wanted: Remedy) -> Mapping[str, str | None]:
+def remediation_annotations(node: NodeView, wanted: Remedy) -> Mapping[str, str | None]:
     """The annotations to write. A cordon stays until an operator lifts it, as a device that failed once may again."""
     found: dict[str, str | None] = {}
     for key, uuids in wanted.cordon.items():
@@ -149,7 +149,7 @@ class Remediation:
         if node is None or any(not source.snapshot.value.ready for source in self._sources()):
             return  # while a driver is away, nobody knows which devices need what
         wanted = remedy(self._sources(), self._held())
-        writing = changes(node, wanted) if self._mode == "on" else {}
+        writing = remediation_annotations(node, wanted) if self._mode == "on" else {}
         if writing:
             await self._write(node, writing)
         self._announce(wanted)

@@ -28,7 +28,7 @@ from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.occupancy import DeviceOccupancy
 from hami_plugin.node_status.processes import FindPod, device_users
 from hami_plugin.process.log import logger
-from hami_plugin.process.threads import BoundedCalls, StuckError, carried
+from hami_plugin.process.threads import BoundedCalls, StuckError, settable_error
 
 log = logger(__name__)
 
@@ -251,7 +251,7 @@ class _Vendor:
         except OSError as error:
             raise HamiError(f"its limits cannot be written: {error.strerror or error}") from error
         except Exception as error:
-            raise self._source.errors.record("limit", carried(error)) from error
+            raise self._source.errors.record("limit", settable_error(error)) from error
 
     def _shares(self, grants: Iterable[Grant]) -> Sequence[Share]:
         """In the order in which the container sees the devices, without those that are gone."""
@@ -284,7 +284,7 @@ class _Vendor:
         except HamiError as error:
             return ContainerUsage(state=UsageState.UNREADABLE, detail=str(error))
         except Exception as error:  # noqa: BLE001  # the line between one vendor and all others
-            problem = self._source.errors.record("usage", carried(error))
+            problem = self._source.errors.record("usage", settable_error(error))
             return ContainerUsage(state=UsageState.UNREADABLE, detail=str(problem))
 
     def _held_again(self, held: HeldShare, shares: Sequence[Share], host: HostFiles) -> bool:
@@ -307,7 +307,7 @@ class _Vendor:
             names = [path.name for path in islice(root.iterdir(), MAX_FOLDERS)]
         except OSError:
             return  # nothing was handed out on this host yet
-        self._unknown, removable = expired(names, known, self._unknown, now)
+        self._unknown, removable = expired_folders(names, known, self._unknown, now)
         for name in removable:
             if _remove(root / name):
                 log.info(
@@ -315,7 +315,7 @@ class _Vendor:
                 )
 
 
-def expired(
+def expired_folders(
     names: Iterable[str], known: AbstractSet[str], unknown: Mapping[str, float], now: float
 ) -> tuple[Mapping[str, float], Sequence[str]]:
     """Which folders may go: ``<pod UID>_<container>`` of a pod that was unknown for five minutes, 64 at a time.

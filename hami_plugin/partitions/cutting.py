@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from hami_plugin.errors import HamiError
 from hami_plugin.partitions.journal import PartitionJournal
 from hami_plugin.partitions.life import ENDING, Entry, Owner, PartitionEvent, State, identity
-from hami_plugin.partitions.reconciliation import Change, Known, PodReservation, reconciled, remains
+from hami_plugin.partitions.reconciliation import Change, Known, PodReservation, leftover_partitions, reconcile
 from hami_plugin.process.log import logger
 from hami_plugin.sdk.partitions import NOWHERE, InUseError, NoRoomError, Partition, PartitionDriver, Step
 
@@ -137,7 +137,7 @@ class Cutter:
         return [one for one in self._driver.partitions(card) if one.card == card]
 
     def _reconcile(self, card: str, listed: Sequence[Partition], known: Known) -> None:
-        for change in reconciled(card, self.on(card), listed, known):
+        for change in reconcile(card, self.on(card), listed, known):
             match change:
                 case Change(before=None, after=Entry() as found):
                     self._journal.new(found, "adopted" if found.owner else "foreign")
@@ -225,7 +225,7 @@ class Cutter:
         """Mark what a failed creation has left for destruction. If it cannot be listed now, the next resync decides."""
         entry = self._journal.entries[number]
         try:
-            left = remains(entry, self._listed(entry.card))
+            left = leftover_partitions(entry, self._listed(entry.card))
         except HamiError as error:
             log.warning("remains of a failed creation not listed", partition=_named(entry), problem=str(error))
             return

@@ -96,7 +96,7 @@ ENDING = frozenset({State.DRAINING, State.FAILED})
 _ON_THE_WAY = frozenset({State.DRAINING, State.DESTROYING})
 
 
-def after(state: State, event: PartitionEvent) -> State:
+def next_state(state: State, event: PartitionEvent) -> State:
     """The next state. ValueError where ``event`` cannot happen to it."""
     try:
         return TRANSITIONS[state, event]
@@ -163,7 +163,7 @@ class Entry:
 
     def to(self, event: PartitionEvent, *, now: float, **changes: Any) -> Entry:
         """The entry after ``event``."""
-        state = after(self.state, event)
+        state = next_state(self.state, event)
         since = self.since if state is self.state or {state, self.state} <= _ON_THE_WAY else now
         return replace(self, state=state, since=since, **changes)
 
@@ -190,7 +190,7 @@ class Entry:
         return bool(partition.ids) and partition.ids.items() <= self.ids.items()
 
 
-def blocked(entries: Iterable[Entry]) -> Mapping[str, tuple[Partition, ...]]:
+def blocked_partitions(entries: Iterable[Entry]) -> Mapping[str, tuple[Partition, ...]]:
     """By card, the partitions that occupy it and that no scheduler counts."""
     found: dict[str, list[Partition]] = {}
     for entry in sorted(entries, key=lambda one: (one.placement, one.number)):
@@ -234,7 +234,7 @@ def _slices(profiles: Sequence[Profile]) -> int:
     return max((one.compute * (one.limit if one.placements == (NOWHERE,) else 1) for one in profiles), default=0)
 
 
-def openness(left: Iterable[tuple[Profile, int]]) -> float:
+def free_ratio(left: Iterable[tuple[Profile, int]]) -> float:
     """The free part of a card's placements, from 0 to 1, each weighted with its slices."""
     possible = total = 0.0
     for profile, count in left:

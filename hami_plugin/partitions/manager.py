@@ -24,7 +24,7 @@ from hami_plugin.model.views import PodView
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.partitions.cutting import Cutter, Ensured, owners_of
 from hami_plugin.partitions.journal import PartitionJournal
-from hami_plugin.partitions.life import ABSENT, ENDING, Entry, Owner, State, blocked, openness, placeable
+from hami_plugin.partitions.life import ABSENT, ENDING, Entry, Owner, State, blocked_partitions, free_ratio, placeable
 from hami_plugin.partitions.reconciliation import Change, Known, PodReservation, unfulfilled
 from hami_plugin.process.aio import Backoff, Watched
 from hami_plugin.process.log import logger
@@ -314,7 +314,7 @@ class Partitions:
         for card, profile, count in self.placeable():
             left.setdefault(card, []).append((profile, count))
         for card, profiles in left.items():
-            yield card, openness(profiles)
+            yield card, free_ratio(profiles)
 
     @property
     def _may_destroy(self) -> bool:
@@ -589,7 +589,7 @@ class Partitions:
             self._events.node(change.event_reason, f"{where}: {change.why}", warning=bool(entry.owner))
 
     def _publish(self) -> None:
-        there = blocked(self.entries.values())
+        there = blocked_partitions(self.entries.values())
         cards = sorted({*self.profiles, *there})
         self.cuttable.set(
             {card: Cuttable(profiles=self.profiles.get(card, ()), blocked=there.get(card, ())) for card in cards}

@@ -66,7 +66,7 @@ Aside = Callable[[Callable[[], None]], Coroutine[Any, Any, None]]
 """Runs work while nothing else in this process has the cards open."""
 
 
-def pause(attempt: ModeAttempt | None, *, on: bool, now: float, timing: ModeTiming) -> float:
+def switch_delay(attempt: ModeAttempt | None, *, on: bool, now: float, timing: ModeTiming) -> float:
     """Seconds until a card may be switched (again). One that was switched the other way has not been tried."""
     if attempt is None or attempt.on is not on:
         return 0.0
@@ -79,7 +79,7 @@ def pause(attempt: ModeAttempt | None, *, on: bool, now: float, timing: ModeTimi
     return min(wait, max(0.0, attempt.at + wait - now))
 
 
-def waits_for(mode: Mode) -> str:
+def switch_obstacle(mode: Mode) -> str:
     """What the card itself has against a switch; empty for nothing."""
     if not mode.capable:
         return "the card has no such mode"
@@ -170,12 +170,12 @@ class ModeReconciler:
             return f"the driver does not tell the mode: {error}"
         if mode.current == mode.pending == on:
             return ""
-        if why := waits_for(mode):
+        if why := switch_obstacle(mode):
             if mode.current != mode.pending:
                 self._tell(card, "ModeWaitsForReset", why)
             return why
         last = self._journal.attempts.get(card)
-        left = pause(last, on=on, now=self._clock(), timing=self._timing)
+        left = switch_delay(last, on=on, now=self._clock(), timing=self._timing)
         if left:
             return f"it is tried again in {left:.0f} s: {last.problem if last else ''}".rstrip(": ")
         return self._in_the_way(card) or await self._switched(card, last, on=on)

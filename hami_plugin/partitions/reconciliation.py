@@ -65,7 +65,7 @@ class Change:
 LOST, FOREIGN, AMBIGUOUS = "PartitionLost", "PartitionForeign", "PartitionAmbiguous"
 
 
-def reconciled(card: str, entries: Sequence[Entry], listed: Sequence[Partition], known: Known) -> list[Change]:
+def reconcile(card: str, entries: Sequence[Entry], listed: Sequence[Partition], known: Known) -> list[Change]:
     """All changes of one card. Discovered partitions become entries with the number 0."""
     left = [one for one in listed if one.card == card]
     changes: list[Change] = []
@@ -96,7 +96,7 @@ def unfulfilled(reservations: Sequence[PodReservation], entries: Sequence[Entry]
     return tuple(one for one in reservations if one.owner not in owners)
 
 
-def remains(entry: Entry, listed: Sequence[Partition]) -> list[Partition]:
+def leftover_partitions(entry: Entry, listed: Sequence[Partition]) -> list[Partition]:
     """What an interrupted creation can have made: at its placement (without placements: of its profile), and new."""
     return [
         one
@@ -119,7 +119,7 @@ def _take(left: list[Partition], entry: Entry, known: Known) -> Partition | None
 
 def _reconcile_intent(entry: Entry, left: list[Partition], known: Known) -> Change:
     """An interrupted creation owns the partition that is new at its placement."""
-    made = [] if known.outlived(entry) else remains(entry, left)
+    made = [] if known.outlived(entry) else leftover_partitions(entry, left)
     if len(made) != 1:
         return Change(before=entry, after=None, why="interrupted", event_reason=AMBIGUOUS if made else "")
     left.remove(made[0])

@@ -66,7 +66,7 @@ class Watched(Generic[T]):
         wake.set()
 
 
-async def changed(seen: Iterable[tuple[Watched[Any], int]], *, within: float) -> None:
+async def wait_any_changed(seen: Iterable[tuple[Watched[Any], int]], *, within: float) -> None:
     """Wait until one of the values is above its version or is closed, at most ``within`` seconds."""
     tasks = [asyncio.ensure_future(value.changed(version)) for value, version in seen]
     try:
@@ -93,13 +93,13 @@ class Backoff:
             delay = min(self.cap, delay * self.factor)
 
 
-async def cancelled(task: asyncio.Task[object]) -> None:
+async def cancel(task: asyncio.Task[object]) -> None:
     """Cancel ``task`` and wait for its end, whatever its outcome."""
     task.cancel()
     await asyncio.wait([task])
 
 
-async def happened(event: asyncio.Event, *, within: float) -> bool:
+async def wait_event(event: asyncio.Event, *, within: float) -> bool:
     """Whether ``event`` is set within that many seconds. No waiter is left behind."""
     with suppress(TimeoutError):
         async with asyncio.timeout(within):
@@ -107,7 +107,7 @@ async def happened(event: asyncio.Event, *, within: float) -> bool:
     return event.is_set()
 
 
-async def holds(condition: Callable[[], bool], *, within: float, every: float = 0.02) -> bool:
+async def poll_condition(condition: Callable[[], bool], *, within: float, every: float = 0.02) -> bool:
     """Look at a condition that wakes nobody until it holds, at most ``within`` seconds. Whether it does."""
     until = time.monotonic() + within
     while not condition():
@@ -117,7 +117,7 @@ async def holds(condition: Callable[[], bool], *, within: float, every: float = 
     return True
 
 
-async def in_slices(
+async def run_in_slices(
     work: Generator[None, None, T], *, slice_s: float = 0.005, clock: Callable[[], float] = time.perf_counter
 ) -> T:
     """The result of work that pauses often. After each slice, everything else on the loop gets its turn."""

@@ -41,7 +41,7 @@ def _perform_all(queue: SimpleQueue[Callable[[], None] | None]) -> None:
         del work  # it may be the last that has its worker
 
 
-def carried(error: BaseException) -> Exception:
+def settable_error(error: BaseException) -> Exception:
     """The error as a future can hold it: SystemExit and StopIteration become a RuntimeError."""
     match error:
         case StopIteration():
@@ -110,7 +110,7 @@ def _perform(loop: asyncio.AbstractEventLoop, function: Callable[[], T], answer:
     try:
         value = function()
     except BaseException as error:  # noqa: BLE001  # passed to the caller, or dropped if it has stopped waiting
-        problem = carried(error)
+        problem = settable_error(error)
 
     def deliver() -> None:
         if answer.done():
@@ -128,23 +128,23 @@ QUEUE_FACTOR = 5
 """A call waits for its turn at most this many times its timeout."""
 
 
-def once(name: str, function: Callable[[], T], *, timeout: float) -> T:
+def call_on_thread(name: str, function: Callable[[], T], *, timeout: float) -> T:
     """Run ``function`` on its own thread and wait; ``StuckError`` after ``timeout`` seconds.
 
     It blocks the caller, so use it at startup only, before the event loop runs.
     """
-    return result(begin(name, function), timeout=timeout)
+    return wait_result(start_on_thread(name, function), timeout=timeout)
 
 
-def begin(name: str, function: Callable[[], T]) -> Future[T]:
-    """Call ``function`` on a thread of its own. ``result`` waits for what comes of it."""
+def start_on_thread(name: str, function: Callable[[], T]) -> Future[T]:
+    """Call ``function`` on a thread of its own. ``wait_result`` waits for what comes of it."""
     answer: Future[T] = Future()
 
     def perform() -> None:
         try:
             answer.set_result(function())
         except BaseException as error:  # noqa: BLE001  # passed to the caller
-            answer.set_exception(carried(error))
+            answer.set_exception(settable_error(error))
 
     worker = Worker(name)
     worker.put(perform)
@@ -152,7 +152,7 @@ def begin(name: str, function: Callable[[], T]) -> Future[T]:
     return answer
 
 
-def result(answer: Future[T], *, timeout: float) -> T:
+def wait_result(answer: Future[T], *, timeout: float) -> T:
     """What the call returned or raised; ``StuckError`` when it has not come back after ``timeout`` seconds."""
     try:
         problem = answer.exception(timeout)

@@ -138,12 +138,12 @@ class DecidedShare:
         return tuple(sorted(self.in_order))
 
 
-def asking(pod: PodView, *resources: str) -> tuple[ContainerView, ...]:
+def requesting_containers(pod: PodView, *resources: str) -> tuple[ContainerView, ...]:
     """The containers that ask for one of the resources, in the order in which the kubelet allocates."""
     return tuple(container for container in pod.containers if any(container.amount(name) > 0 for name in resources))
 
 
-def claims(pod: PodView, question: Question) -> tuple[DecidedShare, ...]:
+def decided_shares(pod: PodView, question: Question) -> tuple[DecidedShare, ...]:
     """All shares of the pod's decision, in order. WireError when the decision does not fit the pod's containers."""
     pending = _pieces(pod, question.decision)
     positions = [position for position, piece in enumerate(pending) if piece]
@@ -151,7 +151,7 @@ def claims(pod: PodView, question: Question) -> tuple[DecidedShare, ...]:
     left = [pending[position] for position in positions]
     if not whole:
         whole = left
-    containers = asking(pod, question.resource, *question.also)
+    containers = requesting_containers(pod, question.resource, *question.also)
     if len(whole) != len(containers):
         raise WireError(
             f"{question.allocated} of pod {pod.key} has shares for {len(whole)} containers, "
@@ -174,13 +174,13 @@ def claims(pod: PodView, question: Question) -> tuple[DecidedShare, ...]:
     )
 
 
-def granted(pod: PodView, question: Question, container: str, grants: Sequence[Grant]) -> str:
+def with_grants(pod: PodView, question: Question, container: str, grants: Sequence[Grant]) -> str:
     """What was decided for the pod, with these amounts for one container. Everything else stays as it is.
 
     ``WireError`` where the decision has no such devices for it.
     """
     text = pod.annotations.get(question.allocated, "")
-    names = [one.name for one in asking(pod, question.resource, *question.also)]
+    names = [one.name for one in requesting_containers(pod, question.resource, *question.also)]
     filled = [at for at, piece in enumerate(_pieces(pod, question.allocated)) if piece]
     if container not in names or len(names) != len(filled):
         raise WireError(f"{question.allocated} of pod {pod.key} has no share for container {container} alone")

@@ -49,22 +49,22 @@ def parse_handshake(text: str) -> Handshake:
     return Handshake(state=state, time=_time(text))
 
 
-def asking(text: str) -> bool:
+def is_question(text: str) -> bool:
     """Whether a scheduler has asked and has no answer yet."""
     return parse_handshake(text).state is HandshakeState.REQUESTING
 
 
-def reported(now: datetime) -> str:
+def render_answer(now: datetime) -> str:
     """The answer. No scheduler reads its time, only that it is no question; each asks again on the next round."""
     return f"{HandshakeState.REPORTED}_{now.strftime(_STAMP)}"
 
 
-def question(now: datetime) -> str:
+def render_question(now: datetime) -> str:
     """What a scheduler asks, at its local time ``now``."""
     return f"{HandshakeState.REQUESTING}_{now.strftime(_STAMP)}"
 
 
-def believed(text: str, *, now: datetime, allocatable: int) -> Liveness:
+def liveness(text: str, *, now: datetime, allocatable: int) -> Liveness:
     """What a scheduler of today concludes, at its local time ``now``, with ``allocatable`` devices at the kubelet.
 
     A question of less than a minute, or one whose time cannot be read, is left alone.

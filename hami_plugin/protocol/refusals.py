@@ -51,7 +51,7 @@ def refuses_key(device_type: str) -> str:
     return f"{REFUSES}{device_type}"
 
 
-def refused(annotations: Mapping[str, str], device_type: str) -> Refuses | None:
+def refusal_of(annotations: Mapping[str, str], device_type: str) -> Refuses | None:
     """What a node's annotations refuse of a family; None if nothing, or nothing known."""
     what, _, why = annotations.get(refuses_key(device_type), "").partition(":")
     reason = "".join(one for one in why.strip()[:MAX_CHARACTERS] if one.isprintable())
@@ -71,12 +71,12 @@ def unhealthy_key(device_type: str) -> str:
     return f"{UNHEALTHY}{device_type}"
 
 
-def unhealthy(annotations: Mapping[str, str], device_type: str) -> frozenset[int]:
+def unhealthy_indices(annotations: Mapping[str, str], device_type: str) -> frozenset[int]:
     """The devices, by index, that a node's annotations say are not healthy. Other entries are ignored."""
     parts = annotations.get(unhealthy_key(device_type), "").split(",")[:MAX_DEVICES]
     return frozenset(int(one) for part in parts if (one := part.strip()).isascii() and one.isdecimal() and len(one) < 9)
 
 
-def all_served(annotations: Mapping[str, str]) -> Mapping[str, str]:
+def without_refusals(annotations: Mapping[str, str]) -> Mapping[str, str]:
     """A node's annotations as if its daemon refused nothing."""
     return {name: text for name, text in annotations.items() if not name.startswith(REFUSES)}

@@ -128,7 +128,7 @@ def in_order(entries: Iterable[Entry]) -> list[str]:
     return [text for _info, text in sorted(entries, key=lambda entry: (entry[0].index, entry[0].id))]
 
 
-def checked(info: DeviceInfo, *, without: str = "") -> DeviceInfo:
+def require_readable(info: DeviceInfo, *, without: str = "") -> DeviceInfo:
     """``info`` if readers in Go can take it; ``WireError`` names the field. No text may have the signs ``without``."""
     where = f"device {shown(info.id)}"
     for name in ("id", "type", "mode", "vendor"):
@@ -142,7 +142,7 @@ def checked(info: DeviceInfo, *, without: str = "") -> DeviceInfo:
 
 def _members(info: DeviceInfo) -> dict[str, Any]:
     """One device in the order in which Go writes the members."""
-    checked(info)
+    require_readable(info)
     members = {
         "id": info.id,
         "index": info.index,
@@ -291,7 +291,7 @@ def decode_legacy(text: str) -> tuple[DeviceInfo, ...]:
 
 def _fields(info: DeviceInfo) -> str:
     # The format has no escapes: a separator inside a name would make two fields, or two devices, of one.
-    checked(info, without=",:")
+    require_readable(info, without=",:")
     health = "true" if info.health else "false"
     fields = (info.id, info.count, info.devmem, info.devcore, info.type, info.numa, health, info.index, info.mode)
     return ",".join(str(field) for field in fields)

@@ -27,7 +27,7 @@ from hami_plugin.kubelet.api import pluginregistration_pb2 as registration_pb
 from hami_plugin.kubelet.api import pluginregistration_pb2_grpc as registration_rpc
 from hami_plugin.kubelet.listener import FileIdentity
 from hami_plugin.model.views import PodView
-from hami_plugin.process.aio import cancelled
+from hami_plugin.process.aio import cancel
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.simulation.objects import StatusError
 
@@ -107,7 +107,7 @@ class ClaimManager:
 
     async def stop(self) -> None:
         if self._task:
-            await cancelled(self._task)
+            await cancel(self._task)
         for plugin in self._plugins:
             await plugin.channel.close(None)
         self._plugins.clear()

@@ -31,7 +31,7 @@ from hami_plugin.kubelet.servicer import API_VERSION, allocate_response, answer_
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.ports import Offer
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.process.aio import Watched, cancelled
+from hami_plugin.process.aio import Watched, cancel
 from hami_plugin.simulation.topology_manager import Hint, Nodes, Policy, hints, merged
 
 UNEXPECTED, NOT_ALIGNED, SHUTDOWN = "UnexpectedAdmissionError", "TopologyAffinityError", "NodeShutdown"
@@ -258,7 +258,7 @@ class PluginConnection:
     async def close(self) -> None:
         """End the stream, as a kubelet that stops or has a newer registration does."""
         if self._stream:
-            await cancelled(self._stream)
+            await cancel(self._stream)
         await self._channel.close(None)
 
     async def preferred(self, available: Iterable[str], must: Iterable[str], size: int) -> frozenset[str]:

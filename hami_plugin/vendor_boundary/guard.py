@@ -29,7 +29,7 @@ from hami_plugin.model.ports import NullObserver, Observer
 from hami_plugin.model.usage import MAX_PROCESSES, DeviceLoad, DeviceProcess, ProcessOwner
 from hami_plugin.process.aio import Backoff
 from hami_plugin.process.log import logger
-from hami_plugin.process.threads import BoundedCalls, StuckError, carried
+from hami_plugin.process.threads import BoundedCalls, StuckError, settable_error
 from hami_plugin.protocol.decisions import one_id
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.sdk import (
@@ -131,7 +131,7 @@ class Guard:
             except (HamiError, passes):
                 raise
             except BaseException as error:  # noqa: BLE001  # an exit is an error like any other
-                problem = carried(error)
+                problem = settable_error(error)
                 raise self._errors.record(step, problem) from problem
             wrong = check(answer, *given, **more)
             if wrong:
@@ -142,7 +142,7 @@ class Guard:
         return guarded
 
 
-def guarded(family: Family, guard: Guard) -> Family:
+def guard_family(family: Family, guard: Guard) -> Family:
     """The family, with every function guarded that counts, or prepares the host for a container.
 
     The description of CDI specs is not: it has a thread and a deadline of its own (``node.specs``).
@@ -279,7 +279,7 @@ class CheckedDriver:
         """As the driver reports it; None where it fails to."""
         try:
             about = self._driver.busy_with if self._driver else None
-            return None if about is None else of_kind(str, about)
+            return None if about is None else require_type(str, about)
         except Exception:
             if not self._complained:
                 log.exception("driver failed to report what it is busy with")
@@ -289,7 +289,7 @@ class CheckedDriver:
     def discover(self) -> Discovery:
         if self._driver is None:
             self._driver = self._opening()
-        found = plausible(self._driver.discover())
+        found = check_discovery(self._driver.discover())
         if self._last == found:  # whoever follows the devices compares them: what fails to be compared, fails here
             return self._last
         self._last = found
@@ -321,7 +321,7 @@ class CheckedDriver:
             return {}
 
     def poll(self, timeout: float) -> Sequence[HealthEvent]:
-        return [_event(one) for one in limited(self._driver.poll(timeout), MAX_EVENTS)] if self._driver else ()
+        return [_event(one) for one in bounded_list(self._driver.poll(timeout), MAX_EVENTS)] if self._driver else ()
 
     def close(self) -> None:
         if self._driver is not None:
@@ -373,10 +373,12 @@ class CheckedPartitionDriver(_Checked[PartitionDriver]):
         return IsolatedPartitionDriver(opening)
 
     def profiles(self, card: str) -> tuple[Profile, ...]:
-        return self._ask(lambda driver: tuple(of_kind(Profile, one) for one in limited(driver.profiles(card))))
+        return self._ask(
+            lambda driver: tuple(require_type(Profile, one) for one in bounded_list(driver.profiles(card)))
+        )
 
     def partitions(self, card: str = "") -> tuple[Partition, ...]:
-        return self._ask(lambda driver: tuple(map(_partition, limited(driver.partitions(card), MAX_SHARES))))
+        return self._ask(lambda driver: tuple(map(_partition, bounded_list(driver.partitions(card), MAX_SHARES))))
 
     def create(self, card: str, profile: str, placement: Placement, step: Step) -> Partition:
         return self._ask(lambda driver: _partition(driver.create(card, profile, placement, step)))
@@ -385,7 +387,7 @@ class CheckedPartitionDriver(_Checked[PartitionDriver]):
         self._ask(lambda driver: driver.destroy(partition, step))
 
     def users(self, partition: Partition) -> Sequence[int]:
-        return self._ask(lambda driver: [of_kind(int, one) for one in limited(driver.users(partition))])
+        return self._ask(lambda driver: [require_type(int, one) for one in bounded_list(driver.users(partition))])
 
     def _ask(self, ask: Callable[[PartitionDriver], T]) -> T:
         return self._checked(ask, "partitions")
@@ -400,7 +402,7 @@ class CheckedModeDriver(_Checked[ModeDriver]):
         return IsolatedModeDriver(opening)
 
     def mode(self, card: str) -> Mode:
-        return self._checked(lambda driver: of_kind(Mode, driver.mode(card)), "modes")
+        return self._checked(lambda driver: require_type(Mode, driver.mode(card)), "modes")
 
     def switch(self, card: str, *, on: bool) -> None:
         self._checked(lambda driver: driver.switch(card, on=on), "modes")
@@ -408,8 +410,8 @@ class CheckedModeDriver(_Checked[ModeDriver]):
 
 def _partition(reported: object) -> Partition:
     """ValueError or TypeError for what no journal can hold."""
-    found = of_kind(Partition, reported)
-    of_kind(Placement, found.placement)
+    found = require_type(Partition, reported)
+    require_type(Placement, found.placement)
     for text in (found.card, found.profile, found.uuid):
         if not _text(text):
             raise ValueError(f"a partition is named {text!r:.{_SHOWN}}")
@@ -421,7 +423,7 @@ def _partition(reported: object) -> Partition:
 
 def _joules(reported: Any) -> Mapping[str, float]:
     """What is no amount of energy is left out."""
-    pairs = limited(dict(reported).items())
+    pairs = bounded_list(dict(reported).items())
     return {
         uuid: float(amount)
         for uuid, amount in pairs
@@ -438,7 +440,7 @@ def _loads(reported: Any) -> Mapping[str, DeviceLoad]:
             memory_utilization=_within(one.memory_utilization, 100),
             processes=None if one.processes is None else tuple(_processes(one.processes)),
         )
-        for uuid, one in limited(dict(reported).items())
+        for uuid, one in bounded_list(dict(reported).items())
         if _text(uuid) and isinstance(one, DeviceLoad)
     }
 
@@ -446,9 +448,9 @@ def _loads(reported: Any) -> Mapping[str, DeviceLoad]:
 def _processes(reported: Any) -> Iterator[DeviceProcess]:
     """Without those that cannot be."""
     for listed in islice(tuple(reported), MAX_PROCESSES):
-        process = of_kind(DeviceProcess, listed)
+        process = require_type(DeviceProcess, listed)
         if _within(process.pid, 1 << 31):
-            owner = of_kind(ProcessOwner, process.owner) if process.owner else None
+            owner = require_type(ProcessOwner, process.owner) if process.owner else None
             yield replace(process, memory_used=_within(process.memory_used, 1 << 63), owner=owner)
 
 
@@ -457,21 +459,21 @@ def _within(amount: object, most: int) -> int | None:
 
 
 def _event(reported: object) -> HealthEvent:
-    event = of_kind(HealthEvent, reported)
+    event = require_type(HealthEvent, reported)
     if event.uuid is not None:
-        of_kind(str, event.uuid)
-    of_kind(bool, event.confirmed)
+        require_type(str, event.uuid)
+    require_type(bool, event.confirmed)
     return replace(event, fault=plausible_fault(event.fault))
 
 
-def plausible(found: object) -> Discovery:
+def check_discovery(found: object) -> Discovery:
     """``found`` with what is wrong in it as faults and problems. Ends every iteration that the driver left open."""
-    answer = of_kind(Discovery, found)
-    problems = [_one_line(problem) for problem in limited(answer.problems)]
+    answer = require_type(Discovery, found)
+    problems = [_one_line(problem) for problem in bounded_list(answer.problems)]
     sightings: dict[str, Sighting] = {}
-    for listed in limited(answer.sightings):
-        sighting = of_kind(Sighting, listed)
-        device = of_kind(Device, sighting.device)
+    for listed in bounded_list(answer.sightings):
+        sighting = require_type(Sighting, listed)
+        device = require_type(Device, sighting.device)
         unnamed = _unnamed(device.uuid)
         if unnamed:
             problems.append(f"the driver reports a device without a usable name: {unnamed}")
@@ -483,18 +485,18 @@ def plausible(found: object) -> Discovery:
     if problems and not sightings and answer.sightings:
         raise DriverUnavailableError(DriverReason.FAILED, "; ".join(problems))
     facts = {str(key): _one_line(value) for key, value in dict(answer.facts).items()}
-    divided = frozenset(of_kind(str, uuid) for uuid in limited(answer.divided))
+    divided = frozenset(require_type(str, uuid) for uuid in bounded_list(answer.divided))
     return Discovery(sightings=tuple(sightings.values()), problems=tuple(problems), facts=facts, divided=divided)
 
 
 def plausible_links(found: object) -> Links:
     """``found`` if it is made of pairs of names, each with a link."""
-    answer = of_kind(Links, found)
+    answer = require_type(Links, found)
     pairs = {_pair(pair): _link(link) for pair, link in dict(answer.pairs).items()}
     return Links(
         pairs=pairs,
-        asymmetric=tuple(_pair(pair) for pair in limited(answer.asymmetric, MAX_DEVICES**2)),
-        problems=tuple(_one_line(problem) for problem in limited(answer.problems, MAX_DEVICES**2)),
+        asymmetric=tuple(_pair(pair) for pair in bounded_list(answer.asymmetric, MAX_DEVICES**2)),
+        problems=tuple(_one_line(problem) for problem in bounded_list(answer.problems, MAX_DEVICES**2)),
     )
 
 
@@ -563,12 +565,12 @@ def _unnamed(uuid: object) -> str:
 
 
 def _pair(pair: object) -> tuple[str, str]:
-    a, b = limited(of_kind(tuple, pair))
-    return of_kind(str, a), of_kind(str, b)
+    a, b = bounded_list(require_type(tuple, pair))
+    return require_type(str, a), require_type(str, b)
 
 
 def _link(link: object) -> Link:
-    answer = of_kind(Link, link)
+    answer = require_type(Link, link)
     if not _whole(-MAX_NUMBER)(answer.score):
         raise ValueError(f"a link's score is {answer.score!r:.{_SHOWN}}")
     return answer
@@ -579,7 +581,7 @@ def _one_line(text: object) -> str:
     return " ".join(str(text).split())[:1000]
 
 
-def limited(items: Iterable[T], most: int = MAX_DEVICES) -> list[T]:
+def bounded_list(items: Iterable[T], most: int = MAX_DEVICES) -> list[T]:
     """All of ``items``; ValueError when they are more than ``most``, or never end."""
     found = list(islice(items, most + 1))
     if len(found) > most:
@@ -587,7 +589,7 @@ def limited(items: Iterable[T], most: int = MAX_DEVICES) -> list[T]:
     return found
 
 
-def of_kind(kind: type[T], value: object) -> T:
+def require_type(kind: type[T], value: object) -> T:
     """``value``, if it is a ``kind``; TypeError otherwise."""
     if not isinstance(value, kind):
         raise TypeError(f"the driver reports {value!r:.{_SHOWN}} where a {kind.__name__} is expected")

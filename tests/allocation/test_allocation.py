@@ -8,7 +8,7 @@ import pytest
 
 from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.model.device import Health
-from hami_plugin.process.aio import cancelled
+from hami_plugin.process.aio import cancel
 from hami_plugin.protocol.keys import BIND_PHASE, PHASE_FAILED
 from tests.support.builders import (
     FAMILY,
@@ -111,7 +111,7 @@ async def test_a_call_that_is_given_up_while_the_disk_hangs_holds_nothing_and_th
     call = asyncio.create_task(node.allocator.allocate(ids((0, 0))))
     await until(lambda: node.ledger.held)
 
-    await cancelled(call)
+    await cancel(call)
     assert node.ledger.held == {}
     held_back.set()
 
@@ -129,7 +129,7 @@ async def test_a_repeat_that_is_given_up_while_the_disk_hangs_leaves_the_first_c
     repeat = asyncio.create_task(node.allocator.allocate(ids((0, 0))))
     await asyncio.sleep(0.02)
 
-    await cancelled(repeat)
+    await cancel(repeat)
     held_back.set()
 
     assert (await first).edits.env["POD"] == "a-uid"
@@ -149,7 +149,7 @@ async def test_a_disk_that_hangs_holds_up_whoever_needs_it_and_nothing_else(node
 
     beside = asyncio.create_task(turning())
     refusal = await refused(node, ids((0, 0)))
-    await cancelled(beside)
+    await cancel(beside)
 
     assert refusal.reason is RefusalReason.NOT_PREPARED
     assert "has not taken" in refusal.message

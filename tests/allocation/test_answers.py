@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdi.edits import ContainerEdits, DeviceNode
-from hami_plugin.allocation.preparation import answered
+from hami_plugin.allocation.preparation import build_answer
 from hami_plugin.model.delivery import ANSWERED_FOR, Answer, Delivery, Way
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment, Grant, Share
@@ -26,7 +26,7 @@ def assignment(*uuids, container="main"):
 
 def answer(*ways, uuids=("a", "b"), container="main", kind="v.com/gpu"):
     delivery = Delivery(ways=ways, kind=kind)
-    return answered(delivery, assignment(*uuids, container=container), OWN, NODES)
+    return build_answer(delivery, assignment(*uuids, container=container), OWN, NODES)
 
 
 def names_of(told):

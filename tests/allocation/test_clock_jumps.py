@@ -14,7 +14,7 @@ from hami_plugin.allocation.settlement import lock_age
 from hami_plugin.node_status.annotations import FamilySource, Style
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode, Registration
-from hami_plugin.process.aio import Backoff, Watched, cancelled
+from hami_plugin.process.aio import Backoff, Watched, cancel
 from hami_plugin.protocol.keys import NODE_LOCK
 from tests.support.builders import FAMILY, HANDSHAKE, NODE, grant, pod, snapshot
 from tests.support.cluster import FakeCluster
@@ -64,7 +64,7 @@ async def test_a_lock_is_kept_and_released_by_its_owner_and_never_by_its_age(nod
     assert NODE_LOCK in node.cluster.node.annotations
     node.cluster.remove(a)
     await until(lambda: NODE_LOCK not in node.cluster.node.annotations)
-    await cancelled(task)
+    await cancel(task)
 
 
 @pytest.mark.scenario("P15")
@@ -106,7 +106,7 @@ async def test_a_heartbeat_comes_when_it_is_due_whatever_the_clock_does(monkeypa
     turning[0] = 3600.1
     cluster.annotate(theirs="2")
     await until(lambda: len(cluster.writes) > beats)
-    await cancelled(task)
+    await cancel(task)
 
     assert cluster.node.annotations[HANDSHAKE].endswith(f"{wall[0]:%Y-%m-%d %H:%M:%S}")
 

@@ -11,7 +11,7 @@ from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.placement import Grant
 from hami_plugin.process.threads import BoundedCalls
 from hami_plugin.sdk import NodeSide, Resources
-from hami_plugin.vendor_boundary.guard import Guard, VendorErrors, guarded
+from hami_plugin.vendor_boundary.guard import Guard, VendorErrors, guard_family
 from tests.support.beside import ODD_FAMILY
 from tests.support.builders import FAMILY, changed, grant, ids, pod
 
@@ -32,7 +32,7 @@ def test_every_function_is_guarded_where_it_is_called(part, name):
     ran_on = []
     with closing(BoundedCalls("odd", timeout=5)) as calls:
         noting = changed(ODD_FAMILY, **{name: lambda *_asked: ran_on.append(threading.current_thread())})
-        function = getattr(getattr(guarded(noting, Guard(calls, VendorErrors("odd"))), part), name)
+        function = getattr(getattr(guard_family(noting, Guard(calls, VendorErrors("odd"))), part), name)
 
         with pytest.raises(VendorError, match="None is no"):
             function(Grant(uuid="a", device_type="ODD", memory=1, cores=1), None)
@@ -51,7 +51,7 @@ async def test_what_is_handed_the_host_is_called_on_the_vendors_thread_when_a_co
         return getattr(FAMILY.node, name)(*asked)
 
     delivery = Delivery(ways=(Way.DEVICE_SPECS,), kind="toy.io/card")
-    node.use(guarded(changed(FAMILY, delivery=delivery, **{name: noting}), node.guard))
+    node.use(guard_family(changed(FAMILY, delivery=delivery, **{name: noting}), node.guard))
     node.cluster.add(pod("a", pieces=[[grant(0)]]))
 
     await node.allocator.preparation.require()

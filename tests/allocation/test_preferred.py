@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_plugin.allocation.identity import HeldShares, PodReader, preferred
+from hami_plugin.allocation.identity import HeldShares, PodReader, choose_preferred
 from hami_plugin.model.device import physical_id
 from hami_plugin.model.links import Link, Links
 from tests.support.builders import COUNT, NODE, QUESTION, container, grant, held_by, ids, pod, snapshot, uuid
@@ -15,7 +15,7 @@ def answer(available, must, size, *pods, held=(), links=None):
     shares = HeldShares(held)
     waiting = PodReader(QUESTION, NODE).pending(pods, shares)
     how = {"resource": COUNT, "snapshot": snapshot(4, links=links), "starting": [pod.uid for pod in pods]}
-    return list(preferred(available, must, size, waiting=waiting, held=shares, **how))
+    return list(choose_preferred(available, must, size, waiting=waiting, held=shares, **how))
 
 
 def test_the_kubelet_is_steered_to_the_devices_that_the_scheduler_chose():

@@ -7,7 +7,7 @@ import pytest
 
 from hami_plugin.allocation.recovery import Recovery
 from hami_plugin.errors import RefusalReason, RefusedError
-from hami_plugin.process.aio import cancelled
+from hami_plugin.process.aio import cancel
 from hami_plugin.protocol.keys import BIND_PHASE, PHASE_SUCCESS
 from tests.support.builders import (
     ALLOCATED,
@@ -57,7 +57,7 @@ async def recover(node):
 
     yield run
     for task in tasks:
-        await cancelled(task)
+        await cancel(task)
     for again in nodes:
         await again.settlement.close()
         again.journal.close()
@@ -316,7 +316,7 @@ async def test_while_nobody_can_read_what_the_kubelet_keeps_annotations_count_an
         await until(lambda: restart.recovery.problem == "")
 
         assert [(h.pod, h.ids) for h in again.ledger.held.values()] == [("a", frozenset(ONE))]
-        await cancelled(task)
+        await cancel(task)
 
 
 async def test_what_the_journal_knows_is_not_taken_from_annotations(node):

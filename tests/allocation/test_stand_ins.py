@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from hami_plugin.allocation.identity import HeldShares, StandIns
-from hami_plugin.protocol.decisions import claims
+from hami_plugin.protocol.decisions import decided_shares
 from tests.support.builders import QUESTION, container, grant, held_by, ids, pod, uuid
 
 TWO = {uuid(card): 2 for card in range(4)}
@@ -12,13 +12,13 @@ TWO = {uuid(card): 2 for card in range(4)}
 def answer(owner, *, held=(), others=(), room=TWO, pods=()):
     """For the first container of the pod that has nothing yet."""
     names = {share.container for share in held if share.uid == owner.uid}
-    claim = next(one for one in claims(owner, QUESTION) if one.container.name not in names)
+    claim = next(one for one in decided_shares(owner, QUESTION) if one.container.name not in names)
     found = StandIns(
         QUESTION,
         room=lambda: room,
         held=HeldShares(held),
         pods=[owner, *others, *pods],
-        others=[one for other in others for one in claims(other, QUESTION)],
+        others=[one for other in others for one in decided_shares(other, QUESTION)],
     )
     return [int(device.partition("-")[2][:8]) for device in found.of(claim)]
 

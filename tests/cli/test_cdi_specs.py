@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.cli.cdi_specs import configured_directories, described, full_name, view
+from hami_plugin.cli.cdi_specs import configured_directories, family_specs, full_name, view
 from hami_plugin.errors import ConfigError, HamiError
 
 KIND = "k8s.device-plugin.nvidia.com/gpu"
@@ -19,7 +19,7 @@ def options(**given: Any) -> dict[str, Any]:
 
 
 def test_each_family_is_described_as_the_daemon_would(tmp_path: Path) -> None:
-    (one,) = described(options(simulate="hgx-a100-4gpu", simulation_dir=tmp_path), {})
+    (one,) = family_specs(options(simulate="hgx-a100-4gpu", simulation_dir=tmp_path), {})
 
     assert str(one.spec.kind) == KIND
     assert one.problems == ()
@@ -32,19 +32,19 @@ def test_the_configuration_decides_under_which_kind(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("vendors: {nvidia: {cdi: {vendor: example.com, class: card}}}")
 
-    (one,) = described(options(simulate="hgx-a100-4gpu", simulation_dir=tmp_path / "machine", config=config), {})
+    (one,) = family_specs(options(simulate="hgx-a100-4gpu", simulation_dir=tmp_path / "machine", config=config), {})
 
     assert str(one.spec.kind) == "example.com/card"
 
 
 def test_a_machine_without_devices_is_an_error_with_every_vendors_reason(tmp_path: Path) -> None:
     with pytest.raises(HamiError, match=r"no devices to describe\. NVIDIA GPUs: NoLibrary"):
-        list(described(options(nvml_library=tmp_path / "absent.so"), {}))
+        list(family_specs(options(nvml_library=tmp_path / "absent.so"), {}))
 
 
 def test_a_view_of_specs_sees_no_directory(tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text("{")
-    specs = list(described(options(simulate="hgx-a100-4gpu", simulation_dir=tmp_path / "machine"), {}))
+    specs = list(family_specs(options(simulate="hgx-a100-4gpu", simulation_dir=tmp_path / "machine"), {}))
 
     assert view([tmp_path]).problems
     found = view([tmp_path], specs)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.cli.explain import MAX_NAMED, chosen, explained
+from hami_plugin.cli.explain import MAX_NAMED, explain_device, find_device
 from hami_plugin.errors import HamiError
 
 
@@ -36,22 +36,22 @@ TWO = [device(), device(number="1", uuid="GPU-bbbb-1"), device(vendor="amd", uui
     [("1", "GPU-bbbb-1"), ("gpu-b", "GPU-bbbb-1"), ("GPU-aaaa-0", "GPU-aaaa-0"), ("amd/0", "AMD-0")],
 )
 def test_a_device_is_known_by_number_vendor_uuid_or_its_beginning(name: str, uuid: str) -> None:
-    assert chosen(TWO, name)["uuid"] == uuid
+    assert find_device(TWO, name)["uuid"] == uuid
 
 
 @pytest.mark.parametrize(("name", "words"), [("0", "means 2"), ("GPU-", "means 2"), ("9", "no device"), ("", "no dev")])
 def test_a_name_of_none_or_several_says_which_there_are(name: str, words: str) -> None:
     with pytest.raises(HamiError, match=words) as error:
-        chosen(TWO, name)
+        find_device(TWO, name)
 
     assert "nvidia/0" in str(error.value)
 
 
 def test_a_device_without_a_fault_is_three_lines() -> None:
-    assert list(explained(device())) == ["nvidia/0 M (GPU-aaaa-0)", "  health:  healthy", "  held by: nobody"]
+    assert list(explain_device(device())) == ["nvidia/0 M (GPU-aaaa-0)", "  health:  healthy", "  held by: nobody"]
 
 
 def test_many_names_are_cut() -> None:
-    text = "\n".join(explained(device(holders=[f"p{number}" for number in range(MAX_NAMED + 3)])))
+    text = "\n".join(explain_device(device(holders=[f"p{number}" for number in range(MAX_NAMED + 3)])))
 
     assert text.endswith("and 3 more")

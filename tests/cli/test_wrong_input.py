@@ -113,7 +113,7 @@ def test_a_demonstration_needs_the_name_of_a_machine(tmp_path: Path, profile: st
 def test_a_host_without_any_hardware_is_told_of_in_whole_sentences(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hami_plugin.daemon.startup.opened", lambda *_: ())
+    monkeypatch.setattr("hami_plugin.daemon.startup.open_drivers", lambda *_: ())
 
     assert told(tmp_path, "discover") == (
         1,

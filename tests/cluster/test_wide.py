@@ -14,7 +14,7 @@ from hami_plugin.errors import ClusterError
 from hami_plugin.model.pausing import run_without_pauses
 from hami_plugin.model.ports import Subject
 from hami_plugin.model.views import Feed, PodPatch
-from hami_plugin.process.aio import holds
+from hami_plugin.process.aio import poll_condition
 from tests.support.scheduling import until
 from tests.support.watching import LIST_PODS, Pods, manifest, running
 
@@ -97,10 +97,10 @@ async def test_the_next_page_is_asked_for_while_one_is_gone_through(server, timi
 
     async def until_the_next_is_there(work):
         wanted = min(len(pages) + 2, 3)
-        pages.append(await holds(lambda: server.count(LIST_NODES) >= wanted, within=5.0))
+        pages.append(await poll_condition(lambda: server.count(LIST_NODES) >= wanted, within=5.0))
         return run_without_pauses(work)
 
-    monkeypatch.setattr(informer, "in_slices", until_the_next_is_there)
+    monkeypatch.setattr(informer, "run_in_slices", until_the_next_is_there)
 
     async with (
         connect_wide("toy", kubeconfig=kubeconfig, timing=dataclasses.replace(timing, page=10), environ={}) as wide,

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from hami_plugin.config.settings import Settings
 from hami_plugin.config.vendors import ServedSettings, VendorSettings
-from hami_plugin.daemon.startup import Handover, ServedVendor, report_handover, settled, tidy_specs
+from hami_plugin.daemon.startup import Handover, ServedVendor, decide_handover, report_handover, tidy_specs
 from hami_plugin.model.delivery import Way
 from hami_plugin.sdk import load_vendor
 
@@ -32,7 +32,7 @@ def decided(runtime: Path, text: str | None, strategy: str = "auto", **own: Any)
     if text is not None:
         runtime.write_text(text)
     settings = Settings.model_validate({"nodeName": "n", "runtimeConfig": runtime, **own})
-    chosen, handover = settled(ServedSettings.model_validate({"deviceListStrategy": strategy}), settings)
+    chosen, handover = decide_handover(ServedSettings.model_validate({"deviceListStrategy": strategy}), settings)
     assert isinstance(chosen, ServedSettings)
     assert handover is not None
     assert chosen.delivery.ways == handover.ways
@@ -115,7 +115,7 @@ def test_a_runtime_that_looks_elsewhere_is_said_with_the_directories(runtime: Pa
 def test_a_vendor_without_a_node_side_hands_nothing_over(runtime: Path) -> None:
     settings = Settings.model_validate({"nodeName": "n", "runtimeConfig": runtime})
 
-    assert settled(VendorSettings(), settings) == (VendorSettings(), None)
+    assert decide_handover(VendorSettings(), settings) == (VendorSettings(), None)
 
 
 class Told:

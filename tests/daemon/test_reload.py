@@ -14,7 +14,7 @@ from hami_plugin.config.changes import ConfigurationSource, ReloadRefusal, Reloa
 from hami_plugin.config.load import Configuration, load
 from hami_plugin.daemon import reload
 from hami_plugin.daemon.reload import Reloader, Succession, change
-from hami_plugin.process.aio import cancelled, holds
+from hami_plugin.process.aio import cancel, poll_condition
 from hami_plugin.sdk import load_vendor, vendor_names
 
 SOON_S = 30.0
@@ -121,11 +121,11 @@ async def reloading(file: Path) -> AsyncIterator[tuple[Process, Reloads, Reloade
     try:
         yield process, reloads, reloader
     finally:
-        await cancelled(task)
+        await cancel(task)
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    assert await holds(condition, within=SOON_S)
+    assert await poll_condition(condition, within=SOON_S)
 
 
 async def test_a_file_that_is_written_in_place_is_in_force(file: Path) -> None:
@@ -144,7 +144,7 @@ async def test_a_change_before_the_watch_began_is_seen(file: Path) -> None:
     reloader.again()
     task = asyncio.create_task(reloader.run())
     await until(lambda: reloads.generation == 2)
-    await cancelled(task)
+    await cancel(task)
 
 
 async def test_what_has_no_effect_is_no_new_generation(file: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from hami_plugin.config.load import Configuration
 from hami_plugin.config.settings import Settings
 from hami_plugin.daemon import startup
-from hami_plugin.daemon.startup import StartPlan, opened
+from hami_plugin.daemon.startup import StartPlan, open_drivers
 from hami_plugin.daemon.startup import plan as planned
 from hami_plugin.errors import DriverUnavailableError, HamiError
 from hami_plugin.host.paths import HostPaths
@@ -56,12 +56,12 @@ def paper(toy: str) -> str:
 
 
 def test_a_vendor_without_a_node_side_is_passed_over(paper: str) -> None:
-    assert opened(plan({paper: {"resourceCountName": "corp.example/card"}}), HostPaths()) == ()
+    assert open_drivers(plan({paper: {"resourceCountName": "corp.example/card"}}), HostPaths()) == ()
 
 
 def test_a_vendor_without_a_node_side_cannot_be_switched_on(paper: str) -> None:
     with pytest.raises(HamiError, match=r"vendors\.paper\.enabled: true, but Paper cards are only scheduled here"):
-        opened(plan({paper: {"enabled": True}}), HostPaths())
+        open_drivers(plan({paper: {"enabled": True}}), HostPaths())
 
 
 def test_what_has_no_node_side_says_so_when_it_is_asked(paper: str) -> None:
@@ -72,7 +72,7 @@ def test_what_has_no_node_side_says_so_when_it_is_asked(paper: str) -> None:
 
 
 def served(vendors: Mapping[str, Mapping[str, Any]], host: HostPaths | None = None) -> list[str]:
-    return [one.vendor.name for one in opened(plan(vendors), host or HostPaths())]
+    return [one.vendor.name for one in open_drivers(plan(vendors), host or HostPaths())]
 
 
 def test_under_auto_a_vendor_is_served_where_its_hardware_is(toy: str, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_vendor_that_is_enabled_is_served_whether_its_hardware_is_there_or_not
 def test_a_vendor_that_needs_it_has_a_process_of_its_own_unless_somebody_says_otherwise(
     toy: str, isolated: bool | None, expected: bool
 ) -> None:
-    (one,) = opened(plan({toy: {"enabled": True, "isolated": isolated}}), HostPaths())
+    (one,) = open_drivers(plan({toy: {"enabled": True, "isolated": isolated}}), HostPaths())
 
     assert isinstance(one.driver._opening(), IsolatedDriver) is expected
 
@@ -141,10 +141,10 @@ def test_nothing_that_this_host_has_mixes_with_simulated_machines(toy: str, tmp_
     host = HostPaths(dev=tmp_path)
     options = {**OPTIONS, "simulate": "t4-4-pcie"}
 
-    alone = opened(planned(options, {"NODE_NAME": "n"}), host)
+    alone = open_drivers(planned(options, {"NODE_NAME": "n"}), host)
     config = tmp_path / "config.yaml"
     config.write_text(json.dumps({"vendors": {toy: {"enabled": True}}}))
-    both = opened(planned({**options, "config": config}, {"NODE_NAME": "n"}), host)
+    both = open_drivers(planned({**options, "config": config}, {"NODE_NAME": "n"}), host)
 
     assert [one.vendor.name for one in alone] == ["nvidia"]
     assert [one.vendor.name for one in both] == ["nvidia", toy]
@@ -169,9 +169,9 @@ def test_two_machines_whose_files_have_one_name_do_not_share_a_folder(tmp_path: 
 def test_a_vendor_whose_hardware_is_not_here_is_passed_over_unless_it_is_enabled(tmp_path: Path) -> None:
     sysfs = {"sysfsRoot": str(tmp_path)}
 
-    assert opened(plan({"amd": sysfs, "awsneuron": sysfs}), HostPaths()) == ()
+    assert open_drivers(plan({"amd": sysfs, "awsneuron": sysfs}), HostPaths()) == ()
 
-    (served,) = opened(plan({"amd": {**sysfs, "enabled": True}, "awsneuron": sysfs}), HostPaths())
+    (served,) = open_drivers(plan({"amd": {**sysfs, "enabled": True}, "awsneuron": sysfs}), HostPaths())
     with pytest.raises(DriverUnavailableError, match="no AMD GPU on the PCI bus"):
         served.driver.discover()
 
@@ -180,7 +180,7 @@ def test_a_vendor_is_served_where_its_hardware_is_even_without_a_driver(tmp_path
     simulator = vendor_of(load_machine("mi300x-8")).simulate(load_machine("mi300x-8"), tmp_path)
     simulator.inject("driver-gone")
 
-    (served,) = opened(plan({"amd": dict(simulator.settings())}), HostPaths())
+    (served,) = open_drivers(plan({"amd": dict(simulator.settings())}), HostPaths())
 
     with pytest.raises(DriverUnavailableError, match="8 AMD GPUs are on the PCI bus, but no driver is bound to them"):
         served.driver.discover()
@@ -190,6 +190,6 @@ def test_devices_without_names_of_their_own_are_named_after_the_node(tmp_path: P
     machine = load_machine("aws-inf2-xlarge")
     simulator = vendor_of(machine).simulate(machine, tmp_path)
 
-    (served,) = opened(plan({"awsneuron": dict(simulator.settings())}), HostPaths())
+    (served,) = open_drivers(plan({"awsneuron": dict(simulator.settings())}), HostPaths())
 
     assert [one.device.uuid for one in served.driver.discover().sightings] == ["n-AWSNeuron-0"]

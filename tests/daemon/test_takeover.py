@@ -13,7 +13,7 @@ import pytest
 
 from hami_plugin.daemon import takeover
 from hami_plugin.daemon.takeover import SOCKET, Ask, NodeClaim, TakeoverAnswer, parsed_answer, parsed_ask, refusal
-from hami_plugin.process.aio import cancelled, holds
+from hami_plugin.process.aio import cancel, poll_condition
 
 SOON_S = 30.0
 FINE = {"nvidia": ""}
@@ -102,7 +102,7 @@ async def test_the_lock_passes_to_the_successor_and_back_when_that_one_is_gone(s
         assert relieved == []
 
         await new.relieve()
-        assert await holds(lambda: bool(relieved), within=SOON_S)
+        assert await poll_condition(lambda: bool(relieved), within=SOON_S)
         new.lock.release()  # as the kernel does for a process that dies
 
         assert await standing
@@ -133,10 +133,10 @@ async def test_a_successor_that_never_serves_is_not_waited_for_without_end(
         standing = asyncio.create_task(hand_over(old, stop, relieved))
         new = NodeClaim(state, name="new")
         assert await new.take(stop, lambda: FINE)
-        assert await holds(lambda: bool(relieved), within=SOON_S)
+        assert await poll_condition(lambda: bool(relieved), within=SOON_S)
 
         assert not standing.done()  # the lock is still the successor's
-        await cancelled(standing)
+        await cancel(standing)
         await new.relieve()
         new.lock.release()
 
@@ -146,7 +146,7 @@ async def test_who_is_refused_waits_and_says_why_and_takes_the_lock_once_it_is_f
     new = NodeClaim(state, name="new")
     async with incumbent(state):
         waiting = asyncio.create_task(new.take(stop, lambda: {"nvidia": "no driver"}))
-        assert await holds(lambda: "no driver" in new.waiting, within=SOON_S)
+        assert await poll_condition(lambda: "no driver" in new.waiting, within=SOON_S)
         assert not new.replaces_mute
 
     assert await waiting
@@ -163,7 +163,7 @@ async def test_nobody_is_asked_before_a_process_knows_what_it_can_serve(state: P
         assert not asked.done()
         stop.set()
         assert not await waiting
-        await cancelled(asked)
+        await cancel(asked)
 
 
 async def test_a_process_that_was_replaced_does_not_get_the_node_back_from_its_successor(state: Path) -> None:
@@ -173,12 +173,12 @@ async def test_a_process_that_was_replaced_does_not_get_the_node_back_from_its_s
         new = NodeClaim(state, name="new")
         assert await new.take(stop, lambda: FINE)
         await new.relieve()
-        await cancelled(standing)
+        await cancel(standing)
     async with new.listening(lambda: FINE):
         again = NodeClaim(state, name="old")  # its container has started anew
         waiting = asyncio.create_task(again.take(stop, lambda: FINE))
-        assert await holds(lambda: "does not give it back" in again.waiting, within=SOON_S)
-        await cancelled(waiting)
+        assert await poll_condition(lambda: "does not give it back" in again.waiting, within=SOON_S)
+        await cancel(waiting)
     new.lock.release()
 
 
@@ -195,7 +195,7 @@ async def test_what_is_no_successor_is_sent_away_and_the_next_one_is_heard(state
         successor = await old.asked()
         assert successor.name == "new"
         successor.close()
-        await cancelled(asking)
+        await cancel(asking)
 
 
 async def test_a_path_too_long_for_a_socket_stops_nobody_from_serving(tmp_path: Path) -> None:

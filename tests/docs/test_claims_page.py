@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.dra.slices import described, offered
+from hami_plugin.dra.slices import device_entry, offered_devices
 from tests.dra.test_vendors import BY_CLAIMS, MACHINES, had
 from tests.support.machines import Case, found, reviewed, reviewed_variables
 from tests.support.pages import generated
@@ -19,9 +19,9 @@ HEAD = "| machine | vendor | devices | a claim has | capacities of one device |\
 def row(case: Case, folder: Path) -> str:
     vendor = case.machine.vendor
     it = found(case, folder, **BY_CLAIMS)
-    devices = offered(it.family, it.snapshot)
+    devices = offered_devices(it.family, it.snapshot)
     shared = any(one.shared for one in devices)
-    capacity = described(devices[0]).get("capacity", {}) if devices else {}
+    capacity = device_entry(devices[0]).get("capacity", {}) if devices else {}
     amounts = ", ".join(f"{name} {value['value']}" for name, value in capacity.items())
     return f"| {case} | {vendor} | {len(devices)} | {'a part, or all' if shared else 'a whole one'} | {amounts} |"
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hami_plugin.dra.conversion import CLAIMED, ClaimVendor, ConvertedPod, convert, exceeding, read_claimed
+from hami_plugin.dra.conversion import CLAIMED, ClaimVendor, ConvertedPod, convert, quota_excess, read_claimed
 from hami_plugin.model.views import pod_view
 from hami_plugin.scheduler.engine.admission import Views, admit_document
 from hami_plugin.scheduler.engine.requests import Denied
@@ -196,7 +196,7 @@ def test_quotas_of_devices_memory_and_cores_count_what_others_have():
     found = converted(pod(gpus(2, gpumem=3000, gpucores=30))).claimed
 
     def told(hard, **used):
-        return exceeding(found, [NVIDIA], [hard], {f"nvidia.com/{name}": n for name, n in used.items()})
+        return quota_excess(found, [NVIDIA], [hard], {f"nvidia.com/{name}": n for name, n in used.items()})
 
     assert told({"limits.nvidia.com/gpumem": "6000", "requests.nvidia.com/gpu": "2", "pods": "1"}) == ""
     assert "the pod needs 6000, and 1 of 6000 are used" in told({"limits.nvidia.com/gpumem": "6000"}, gpumem=1)
@@ -207,7 +207,7 @@ def test_quotas_of_devices_memory_and_cores_count_what_others_have():
 def test_where_memory_is_limited_a_pod_has_to_say_how_much():
     found = converted(pod(gpus())).claimed
 
-    why = exceeding(found, [NVIDIA], [{"limits.nvidia.com/gpumem": "100000"}], {})
+    why = quota_excess(found, [NVIDIA], [{"limits.nvidia.com/gpumem": "100000"}], {})
 
     assert "say how much each container needs of nvidia.com/gpumem" in why
 

@@ -7,7 +7,15 @@ import pytest
 
 from hami_plugin.dra.claims import PreparedShare, excess
 from hami_plugin.dra.cuts import MAX_COUNTERS, CardProfiles, cuts, left_beside, overlap, pool
-from hami_plugin.dra.slices import MAX_COUNTERS_TOGETHER, Pool, Taints, device_name, fit_together, offered, writes
+from hami_plugin.dra.slices import (
+    MAX_COUNTERS_TOGETHER,
+    Pool,
+    Taints,
+    counter_set_problem,
+    device_name,
+    offered_devices,
+    writes,
+)
 from hami_plugin.model.device import Health
 from hami_plugin.model.placement import Grant
 from hami_plugin.partitions.life import Entry, State, free_places, placeable
@@ -68,7 +76,8 @@ CHIP = (
 def cards(count=1, profiles=A100, **unwell):
     names = frozenset(one.name for one in profiles)
     return [
-        CardProfiles(card=one, profiles=profiles, allowed=names) for one in offered(FAMILY, snapshot(count, **unwell))
+        CardProfiles(card=one, profiles=profiles, allowed=names)
+        for one in offered_devices(FAMILY, snapshot(count, **unwell))
     ]
 
 
@@ -181,7 +190,7 @@ def test_only_allowed_profiles_are_devices_and_names_are_labels_of_their_own():
 
 def test_a_card_with_its_counters_is_in_one_slice_where_the_server_wants_that_and_an_order_holds_in_each():
     contents = pool(cards(8))
-    assert not fit_together(contents)
+    assert not counter_set_problem(contents)
 
     slices = writes(Pool(driver="toy.hami.io", node="n", node_uid="u"), contents, {}, together=True).creates
 
@@ -253,7 +262,7 @@ def test_a_partition_of_a_card_that_a_claim_has_whole_is_refused_and_one_beside_
 
 
 def test_of_a_card_that_is_cut_by_amounts_what_others_have_is_taken_off():
-    (card,) = offered(FAMILY, snapshot(1))
+    (card,) = offered_devices(FAMILY, snapshot(1))
     card = replace(card, memory=4096, cores=100, cut=True, unit=256)
     sized = Sized(
         profile=lambda cores, memory: f"{cores}.{memory}",
@@ -272,7 +281,7 @@ def test_of_a_card_that_is_cut_by_amounts_what_others_have_is_taken_off():
 
 
 def test_partitions_of_any_size_are_added_up_at_the_node_whatever_the_scheduler_says():
-    (card,) = offered(FAMILY, snapshot(1))
+    (card,) = offered_devices(FAMILY, snapshot(1))
     card = replace(card, memory=4096, cores=100, slots=100, cut=True)
     grant = Grant(uuid=card.device.uuid, device_type="TOY", memory=1024, cores=60)
     share = PreparedShare(

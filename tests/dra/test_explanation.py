@@ -2,7 +2,7 @@
 
 from hami_plugin.dra.explanation import Selection, verdicts
 from hami_plugin.dra.sets import Counted, linked_sets, pool
-from hami_plugin.dra.slices import Pool, offered, writes
+from hami_plugin.dra.slices import Pool, offered_devices, writes
 from tests.dra.test_sets import DRIVER, NODE, boards
 from tests.support.builders import FAMILY
 
@@ -11,7 +11,7 @@ SETS = Selection(driver=DRIVER, kind="set")
 
 def why(asked, *given):
     it = boards(2)
-    cards = offered(FAMILY, it)
+    cards = offered_devices(FAMILY, it)
     sets = linked_sets(cards, it.links)
     wanted = pool(Counted(cards=cards), it.links, sets)
     slices = writes(Pool(driver=DRIVER, node=NODE, node_uid="u"), wanted, {}).creates

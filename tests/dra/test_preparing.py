@@ -12,7 +12,7 @@ from hami_plugin.dra.preparing import PreparingTiming
 from hami_plugin.dra.slices import MEMORY
 from hami_plugin.model.device import Health, Snapshot, physical_counts
 from hami_plugin.node_status.annotations import FamilySource
-from hami_plugin.node_status.occupancy import occupied
+from hami_plugin.node_status.occupancy import device_occupancy
 from hami_plugin.sdk import Parameter, Parameters
 from tests.dra.node import BY_CDI, DRIVER, Claims, given
 from tests.support.builders import CARD_MIB, COUNT, changed, snapshot, uuid
@@ -528,7 +528,7 @@ async def test_a_journal_of_before_still_says_which_cards_containers_have(claims
 def taken(claims, prepared):
     """MiB, cores and shares of the card that are taken."""
     source = FamilySource(vendor="acme", family=BY_CDI, snapshot=claims.node.snapshot)
-    (card,) = (one for one in occupied([source], prepared.held()) if one.device.uuid == uuid(1))
+    (card,) = (one for one in device_occupancy([source], prepared.held()) if one.device.uuid == uuid(1))
     return round(card.memory_taken), round(card.cores_taken, 6), card.handed
 
 

@@ -6,14 +6,14 @@ from random import Random
 
 import pytest
 
-from hami_plugin.dra.sets import MAX_SETS, Counted, linked_sets, may_be_sets, members_of, pool
+from hami_plugin.dra.sets import MAX_SETS, Counted, can_make_sets, linked_sets, members_of, pool
 from hami_plugin.dra.slices import (
     MAX_DEVICES_TOGETHER,
     Pool,
     Taints,
+    counter_set_problem,
     device_name,
-    fit_together,
-    offered,
+    offered_devices,
     writes,
 )
 from hami_plugin.model.device import Health
@@ -96,8 +96,8 @@ def asking(size, **more):
 
 def linked(it):
     """The machine's cards, if they make sets."""
-    cards = offered(it.family, it.snapshot)
-    return cards if may_be_sets(cards, it.snapshot.links) else ()
+    cards = offered_devices(it.family, it.snapshot)
+    return cards if can_make_sets(cards, it.snapshot.links) else ()
 
 
 @pytest.mark.parametrize("case", spread(cases()), ids=str)
@@ -161,7 +161,7 @@ def test_sets_are_within_the_servers_limits_on(case, tmp_path):
     assert all(len(one["spec"].get("devices", ())) <= 64 for one in slices)
     assert all(("devices" in one["spec"]) != ("sharedCounters" in one["spec"]) for one in slices)
     assert "sharedCounters" in slices[0]["spec"]
-    if fit_together(wanted):
+    if counter_set_problem(wanted):
         assert len(wanted.devices) > MAX_DEVICES_TOGETHER
         return
     beside = writes(PLACE, wanted, {}, together=True).creates
@@ -187,7 +187,7 @@ def boards(count, size=4, near=100, **unwell):
 @pytest.fixture
 def cluster():
     it = boards(8)
-    return Cluster(offered(FAMILY, it), it.links)
+    return Cluster(offered_devices(FAMILY, it), it.links)
 
 
 def numbers(cluster, name):
@@ -219,7 +219,7 @@ def test_a_card_that_is_shared_is_in_no_set_and_takes_more_shares(cluster):
 def test_no_set_with_an_unwell_card_stands_before_a_good_one_that_it_shares_cards_with():
     """The scheduler would book the counters of a tainted set, and pass over what needs them."""
     it = boards(8, d0=Health.UNHEALTHY)
-    cluster = Cluster(offered(FAMILY, it), it.links, taints=Taints.NO_SCHEDULE)
+    cluster = Cluster(offered_devices(FAMILY, it), it.links, taints=Taints.NO_SCHEDULE)
     cluster.take(uuid(number) for number in range(4, 8))
 
     (pair,) = cluster.claim(asking(2))
@@ -235,11 +235,11 @@ def wanted(cluster):
 
 def test_a_set_that_a_claim_has_stays_though_a_card_fails_so_that_its_other_cards_are_not_given_away():
     it = boards(8)
-    cluster = Cluster(offered(FAMILY, it), it.links)
+    cluster = Cluster(offered_devices(FAMILY, it), it.links)
     (quad,) = cluster.claim(asking(4))
     unwell = boards(8, d0=Health.UNHEALTHY)
 
-    cluster.publish(cards=offered(FAMILY, unwell), held={quad}, taints=Taints.NO_SCHEDULE)
+    cluster.publish(cards=offered_devices(FAMILY, unwell), held={quad}, taints=Taints.NO_SCHEDULE)
 
     last = wanted(cluster)["devices"][-1]
     assert (last["name"], last["taints"][0]["effect"]) == (quad, "NoSchedule")
@@ -251,7 +251,7 @@ def test_a_set_that_a_claim_has_stays_though_a_card_fails_so_that_its_other_card
 
 def test_a_set_is_its_cards_and_no_others():
     it = boards(8)
-    cards = offered(FAMILY, it)
+    cards = offered_devices(FAMILY, it)
     quad = next(one for one in linked_sets(cards, it.links) if len(one.members) == 4)
 
     assert members_of(quad.name, cards) == quad.members
@@ -265,7 +265,7 @@ def test_a_set_is_its_cards_and_no_others():
 
 def test_the_sets_of_many_cards_are_as_many_as_allowed_and_the_same_each_time():
     it = boards(16, size=8)
-    cards = offered(FAMILY, it)
+    cards = offered_devices(FAMILY, it)
 
     found = linked_sets(cards, it.links)
 
@@ -280,7 +280,7 @@ def test_the_sets_of_many_cards_are_as_many_as_allowed_and_the_same_each_time():
 
 
 def test_without_links_or_with_too_many_cards_there_are_no_sets():
-    assert not may_be_sets(offered(FAMILY, snapshot(8)), snapshot(8).links)
+    assert not can_make_sets(offered_devices(FAMILY, snapshot(8)), snapshot(8).links)
     few, many = boards(2), boards(65)
-    assert may_be_sets(offered(FAMILY, few), few.links)
-    assert not may_be_sets(offered(FAMILY, many), many.links)
+    assert can_make_sets(offered_devices(FAMILY, few), few.links)
+    assert not can_make_sets(offered_devices(FAMILY, many), many.links)

@@ -16,8 +16,8 @@ from hami_plugin.dra.slices import (
     device_name,
     devices,
     link_groups,
-    normal,
-    offered,
+    normalize,
+    offered_devices,
     slice_view,
     writes,
 )
@@ -151,7 +151,7 @@ LENT = ("enflame-s60-8-one-slice", "enflame-s60-8-six-slices", "enflame-s60-8-dr
 @pytest.mark.parametrize("case", spread(cases()), ids=str)
 def test_every_machine_is_published_within_the_servers_limits(case, tmp_path):
     it = found(case, tmp_path)
-    published = devices(offered(it.family, it.snapshot))
+    published = devices(offered_devices(it.family, it.snapshot))
 
     lent = str(case) in LENT
     healthy = [device for device in it.snapshot.devices if device.health.offered and not lent]
@@ -183,7 +183,7 @@ def allowed(capacity, *, shared):
 
 
 def test_an_unwell_or_withheld_card_is_left_out():
-    every = offered(FAMILY, snapshot(4, d1=Health.UNHEALTHY, d2=Health.SUSPECT))
+    every = offered_devices(FAMILY, snapshot(4, d1=Health.UNHEALTHY, d2=Health.SUSPECT))
 
     names = [one["name"] for one in devices(every, {uuid(0)})]
 
@@ -200,12 +200,14 @@ def test_an_unwell_or_withheld_card_is_left_out():
 def test_an_unwell_card_is_tainted_by_severity_and_clean_again_when_it_is_well(taints, effects):
     found = snapshot(4, d1=Health.UNHEALTHY, d2=Health.UNHEALTHY)
     unwell = [replace(device, reason="XID 79!", grave=number == 2) for number, device in enumerate(found.devices)]
-    published = devices(offered(FAMILY, replace(found, devices=tuple(unwell))), driver="toy.hami.io", taints=taints)
+    published = devices(
+        offered_devices(FAMILY, replace(found, devices=tuple(unwell))), driver="toy.hami.io", taints=taints
+    )
 
     given = [one.get("taints", [{"effect": ""}])[0] for one in published]
     assert [taint["effect"] for taint in given] == effects
     assert given[2] | {"effect": ""} == {"key": "toy.hami.io/fault", "value": "XID-79", "effect": ""}
-    assert not any("taints" in one for one in devices(offered(FAMILY, snapshot(4)), taints=taints))
+    assert not any("taints" in one for one in devices(offered_devices(FAMILY, snapshot(4)), taints=taints))
 
 
 def test_a_taint_keeps_the_time_that_the_server_gave_it_and_is_not_written_for_that():
@@ -258,8 +260,8 @@ def test_linked_groups_have_only_direct_links_and_no_device_twice():
     ids=lambda changes: next(iter(changes)),
 )
 def test_a_card_whose_parts_nothing_enforces_or_no_claim_can_say_is_given_out_whole(changes):
-    assert all(one.shared for one in offered(FAMILY, snapshot(2)))
-    assert not any(one.shared for one in offered(changed(FAMILY, **changes), snapshot(2)))
+    assert all(one.shared for one in offered_devices(FAMILY, snapshot(2)))
+    assert not any(one.shared for one in offered_devices(changed(FAMILY, **changes), snapshot(2)))
 
 
 @pytest.mark.parametrize(
@@ -280,6 +282,6 @@ def test_other_names_stay_apart():
 
 def test_quantities_are_compared_as_numbers_and_texts_as_they_are():
     one, other = ({"spec": {"devices": [{"name": "a", "capacity": {"m": {"value": v}}}]}} for v in ("40960Mi", "40Gi"))
-    assert normal(one) == normal(other)
+    assert normalize(one) == normalize(other)
     other["spec"]["devices"][0]["capacity"]["m"]["value"] = "41Gi"
-    assert normal(one) != normal(other)
+    assert normalize(one) != normalize(other)

@@ -10,7 +10,7 @@ from cdi.documents import to_json
 from cdi.edits import ContainerEdits
 from hami_plugin.dra.claims import ClaimError
 from hami_plugin.dra.explanation import Selection, verdicts
-from hami_plugin.dra.slices import described, offered
+from hami_plugin.dra.slices import device_entry, offered_devices
 from hami_plugin.inventory.cdi_specs import describe, file_name
 from hami_plugin.model.device import Health
 from tests.dra.node import DRIVER, Claims
@@ -57,14 +57,14 @@ async def had(case: Case, folder: Any) -> Had:
     assert problems == ()
     (claims.specs / file_name(it.family.node.delivery.kind)).write_text(to_json(spec), encoding="utf-8")
     nodes = {one.name: {node.path for node in one.edits.device_nodes} for one in spec.devices if one.name != "all"}
-    published = offered(it.family, it.snapshot)
+    published = offered_devices(it.family, it.snapshot)
     assert {one.device.health for one in published} == {Health.HEALTHY}
     one = next(each for each in published if each.device.uuid == reviewed_device(case))
 
     async def edits(name: str, **asked: str) -> ContainerEdits:
         """Of a container with so much of the device, by all that its claim names."""
         amounts = {"memory": f"{one.memory}Mi", "cores": str(one.cores), "slots": str(one.slots)} | asked
-        booked = {what: amounts[what] for what in described(one)["capacity"]}
+        booked = {what: amounts[what] for what in device_entry(one)["capacity"]}
         result = {"request": "gpu", "driver": DRIVER, "pool": NODE, "device": one.name}
         ref = claims.claim(name, {**result, **({"shareID": name, "consumedCapacity": booked} if one.shared else {})})
         answer = (await claims.prepare(ref))[ref.uid]
@@ -79,7 +79,7 @@ async def had(case: Case, folder: Any) -> Had:
     others = set[str]().union(*nodes.values()) - own
     whole = await edits("a")
     part = await edits("b", slots="1", **PART) if one.shared else None
-    why = "" if one.shared else lacking([described(each) for each in published])
+    why = "" if one.shared else lacking([device_entry(each) for each in published])
     return Had(whole=whole, own=frozenset(own), others=frozenset(others), part=part, why=why)
 
 
@@ -121,7 +121,7 @@ async def test_parts_that_are_a_whole_device_together_have_its_compute_units_wit
     it = found(case, tmp_path, **BY_CLAIMS)
     claims = Claims(it.rig.root, family=it.family)
     claims.node.snapshot.set(it.snapshot)
-    one = offered(it.family, it.snapshot)[0]
+    one = offered_devices(it.family, it.snapshot)[0]
     masks = []
 
     for number, cores in enumerate(amounts):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.cli.fit.inquiry import Inquiry, answered
+from hami_plugin.cli.fit.inquiry import Inquiry, answer_inquiry
 from hami_plugin.demo.node import NODE
 from hami_plugin.errors import HamiError
 from hami_plugin.model.views import node_view, pod_view
@@ -33,7 +33,7 @@ def fits(node: Live, manifest: dict) -> bool:
         pod=pod_view(manifest), nodes=(node_view(node.api.node(NODE)),), families=every_family(), pods=pods
     )
     try:
-        return answered(inquiry).choice.best is not None
+        return answer_inquiry(inquiry).choice.best is not None
     except HamiError:
         return False
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hami_plugin.demo.node import GUARD_S
-from hami_plugin.dra.slices import device_name, normal
+from hami_plugin.dra.slices import device_name, normalize
 from hami_plugin.simulation.allocation import UnschedulableError
 from hami_plugin.simulation.dra import PrepareError
 from tests.e2e.claiming import DRIVER, NAMESPACE, spec_directories, staged
@@ -58,7 +58,7 @@ async def test_what_would_be_published_is_what_the_daemon_publishes(stage):
     assert (status, error) == (0, "")
     (wanted,) = json.loads(out)
     (there,) = stage.api.slices()
-    assert normal(wanted)["spec"] == normal(there)["spec"]
+    assert normalize(wanted)["spec"] == normalize(there)["spec"]
     assert wanted["metadata"]["name"] == there["metadata"]["name"]
 
     status, out, _error = await ran(*arguments)

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from hami_plugin.cli import main
 from hami_plugin.demo.node import NODE, environment
 from hami_plugin.protocol import keys
-from hami_plugin.protocol.handshake import reported
+from hami_plugin.protocol.handshake import render_answer
 from hami_plugin.protocol.lock import NodeLock, render_lock
 from hami_plugin.sdk import load_vendor, vendor_names
 from tests.e2e.steps import WITHIN_S
@@ -137,7 +137,7 @@ async def test_the_conditions_of_devices_go_and_those_of_others_stay(set_up):
         ),
         (lambda now: {keys.BIND_LOCK: render_lock(NodeLock(time=now))}, "a scheduler binds a pod (hami.io/bind.lock)"),
         (
-            lambda now: {"hami.io/node-handshake": reported(now.replace(tzinfo=None))},
+            lambda now: {"hami.io/node-handshake": render_answer(now.replace(tzinfo=None))},
             "a daemon has answered",
         ),
     ],

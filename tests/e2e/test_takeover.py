@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hami_plugin.kubelet.listener import accepts
-from hami_plugin.process.aio import holds
+from hami_plugin.process.aio import poll_condition
 from hami_plugin.simulation.kubelet import Manners, Rivals
 from tests.e2e import dying, lingering
 from tests.e2e.arrivals import WITHIN_S, Arrivals
@@ -72,7 +72,7 @@ async def test_a_kubelet_that_has_chosen_the_first_daemon_and_calls_it_late_is_a
     second = stage.twin("second")
     await second.start_daemon(str(Path(lingering.__file__)))
     await offered_by_another(stage, former)
-    await holds(lambda: not former.socket.exists(), within=1.0)
+    await poll_condition(lambda: not former.socket.exists(), within=1.0)
     stage.kubelet.calling.set()
 
     try:

@@ -29,7 +29,7 @@ from cdi.registry import SpecFile, registry
 from hami_plugin.allocation.allocator import question_of
 from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
 from hami_plugin.cli.fit import inquiry
-from hami_plugin.cluster.requests import ApiCall, decoded, refused, retry_after
+from hami_plugin.cluster.requests import ApiCall, decode_object, refused_error, retry_after
 from hami_plugin.config.load import load
 from hami_plugin.errors import ClusterError, ConfigError, DriverUnavailableError, HamiError, WireError
 from hami_plugin.host import runtimes
@@ -53,7 +53,7 @@ from hami_plugin.model.views import (
 )
 from hami_plugin.protocol import decisions as pods
 from hami_plugin.protocol import handshake, lock, register, scores
-from hami_plugin.protocol.decisions import claims
+from hami_plugin.protocol.decisions import decided_shares
 from hami_plugin.scheduler.engine.admission import Scheduling, review
 from hami_plugin.scheduler.extender.payloads import extender_args, require_pod_shape
 from hami_plugin.sdk import Driver, Family, load_vendor, pci, tools, vendor_names
@@ -145,9 +145,9 @@ def wire_pods(data: bytes) -> None:
 
 
 def wire_handshake(data: bytes) -> None:
-    handshake.asking(text(data))
+    handshake.is_question(text(data))
     handshake.parse_handshake(text(data))
-    handshake.believed(text(data), now=NOW, allocatable=1)
+    handshake.liveness(text(data), now=NOW, allocatable=1)
 
 
 def wire_lock(data: bytes) -> None:
@@ -200,7 +200,7 @@ def decisions(data: bytes) -> None:
             family.rules.policy.request(pod.containers[0])
         for units in (None, *family.resources.units):
             with contextlib.suppress(WireError):
-                claims(pod, question_of(family, units))
+                decided_shares(pod, question_of(family, units))
 
 
 # Objects of the API server
@@ -238,8 +238,8 @@ def quantities(data: bytes) -> None:
 def replies(data: bytes) -> None:
     call = ApiCall(verb="list", kind="pods", path="/api/v1/pods", name="")
     retry_after({"Retry-After": text(data)})
-    str(asyncio.run(refused(call, 500, data)))
-    asyncio.run(decoded(call, data))
+    str(asyncio.run(refused_error(call, 500, data)))
+    asyncio.run(decode_object(call, data))
 
 
 # The scheduler's requests
@@ -407,7 +407,7 @@ def cards(parse: Callable[[str], Iterable[object]]) -> Callable[[str], object]:
 TOOLS: Mapping[str, Feed] = {
     "awsneuron": tool(awsneuron.parsed),
     "biren": tool(partial(biren.parsed, SMI)),
-    "cambricon": tool(cambricon.cards, cambricon.linked),
+    "cambricon": tool(cambricon.cards, cambricon.linked_pairs),
     "enflame": tool(cards(enflame.rows), enflame.profiles, enflame.instances),
     "gaudi": tool(
         lambda said: tools.parse_table(said, gaudi.COLUMNS, lambda row: gaudi.card(row, {"0000:4b:00.0": 0}))
@@ -415,8 +415,8 @@ TOOLS: Mapping[str, Feed] = {
     "hygon": tool(partial(hygon.parsed, SMI)),
     "iluvatar": tool(lambda said: tools.parse_table(said, iluvatar.COLUMNS, iluvatar.card)),
     "kunlun": tool(
-        kunlun.named,
-        kunlun.direct,
+        kunlun.parse_names,
+        kunlun.direct_links,
         lambda said: [kunlun.card(line, {"0": "GPU-0"}) for line in tools.lines(said) if line.strip()],
         lambda said: [kunlun.load(line) for line in tools.lines(said)],
     ),
@@ -424,8 +424,8 @@ TOOLS: Mapping[str, Feed] = {
         partial(metax.listed_of, memory={}), metax.memory_of, metax.links_of, partial(metax.numbers_of, metax.BUSY)
     ),
     "mthreads": tool(
-        partial(mthreads.reported, SMI),
-        mthreads.bonded,
+        partial(mthreads.list_reported, SMI),
+        mthreads.bonded_pairs,
         lambda said: [mthreads.in_use(entry) for entry in mthreads.entries(SMI, said)],
     ),
     "vastai": tool(partial(vastai.parsed, SMI)),

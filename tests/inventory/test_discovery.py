@@ -16,7 +16,7 @@ from hami_plugin.inventory.inventory import Inventory
 from hami_plugin.model.device import Action, Discovery, Fault, Sighting
 from hami_plugin.model.links import Link, Links
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.process.aio import Backoff, cancelled
+from hami_plugin.process.aio import Backoff, cancel
 from hami_plugin.sdk import HealthEvent
 from tests.support.builders import NODE, uuid
 from tests.support.cluster import FakeCluster
@@ -97,7 +97,7 @@ async def start(clock):
     for rig in rigs:
         rig.driver.release()
         rig.driver.trouble = None
-        await cancelled(rig.task)
+        await cancel(rig.task)
         await rig.watch.close()
 
 
@@ -412,7 +412,7 @@ async def test_closing_waits_for_no_driver_that_hangs(start):
     rig.driver.hang(0)
     await until(lambda: rig.driver.held)
 
-    await cancelled(rig.task)
+    await cancel(rig.task)
     await asyncio.wait_for(rig.watch.close(), 30)
 
     assert "close" not in rig.driver.calls

@@ -11,7 +11,7 @@ from hami_plugin.inventory.health import (
     after_event,
     after_look,
     after_reload,
-    hold,
+    min_unhealthy_s,
 )
 from hami_plugin.model.device import Action, Fault, Health
 
@@ -165,7 +165,7 @@ def test_the_hold_doubles_with_each_relapse_within_an_hour_and_has_a_cap():
     condition, now, holds = WELL, 0.0, []
     for _ in range(9):
         condition = after_event(condition, DRAIN, now)
-        holds.append(hold(condition, PATIENCE))
+        holds.append(min_unhealthy_s(condition, PATIENCE))
         condition, now = clean(condition, now + holds[-1], PATIENCE.clean_looks, 1.0)
         assert condition.health is Health.HEALTHY
 
@@ -179,7 +179,7 @@ def test_an_hour_without_a_relapse_forgets_the_former_ones():
 
     condition = after_event(condition, DRAIN, now + RELAPSE_WINDOW_S)
 
-    assert hold(condition, PATIENCE) == PATIENCE.hold
+    assert min_unhealthy_s(condition, PATIENCE) == PATIENCE.hold
 
 
 @given(histories)

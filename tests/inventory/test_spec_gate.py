@@ -13,11 +13,11 @@ import pytest
 from cdi.edits import ContainerEdits, DeviceNode
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles, HostPaths
-from hami_plugin.inventory.cdi_specs import SpecFiles, SpecGate, SpecTiming, file_name, tidy
+from hami_plugin.inventory.cdi_specs import SpecFiles, SpecGate, SpecTiming, file_name, remove_stale_specs
 from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.process.aio import cancelled
+from hami_plugin.process.aio import cancel
 from tests.support.builders import FAMILY, NODE, changed, device, snapshot, uuid
 from tests.support.cluster import FakeCluster
 from tests.support.node import until
@@ -90,7 +90,7 @@ async def stage(tmp_path):
     task = asyncio.create_task(stage.specs.run())
     yield stage
     stage.specs.close()
-    await cancelled(task)
+    await cancel(task)
 
 
 async def test_a_device_is_shown_after_its_spec_is_in_place(stage):
@@ -296,6 +296,6 @@ def test_a_daemon_that_starts_removes_half_written_files_and_kinds_that_are_serv
     for name in (*kept, ".hami-plugin_toy.io-card.json.writing", file_name("toy.io/old")):
         (tmp_path / name).write_text("{}")
 
-    tidy(tmp_path, [KIND])
+    remove_stale_specs(tmp_path, [KIND])
 
     assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted(kept)

@@ -6,7 +6,7 @@ from cdi.documents import to_json
 from cdi.edits import ContainerEdits, DeviceNode
 from cdi.names import Kind
 from cdi.registry import SpecFile, registry
-from hami_plugin.inventory.cdi_specs import CONFLICT, MISSING, DescribedDevice, specification, unresolved
+from hami_plugin.inventory.cdi_specs import CONFLICT, MISSING, DescribedDevice, specification, unresolved_faults
 from tests.support.builders import device, uuid
 
 KIND = Kind(vendor="toy.io", cls="card")
@@ -37,7 +37,7 @@ def found(**files):
 
 
 def faults(wanted, *numbers, **files):
-    return unresolved(wanted, OURS, [device(n) for n in numbers], found(**files))
+    return unresolved_faults(wanted, OURS, [device(n) for n in numbers], found(**files))
 
 
 def test_a_device_has_its_uuid_and_its_index_as_names():
@@ -100,7 +100,7 @@ def test_a_conflict_is_of_the_devices_that_both_define_only():
 def test_a_broken_file_of_ours_says_what_is_wrong_with_it():
     broken = registry([SpecFile(path=OURS, priority=1, text="{")])
 
-    fault = unresolved(spec(0), OURS, [device(0)], broken)[uuid(0)]
+    fault = unresolved_faults(spec(0), OURS, [device(0)], broken)[uuid(0)]
 
     assert fault.reason == MISSING
     assert len(fault.message) > len(f"{OURS} does not define")

@@ -14,7 +14,7 @@ from hami_plugin.kubelet.listener import Listener
 from hami_plugin.kubelet.servicer import DevicePluginServicer
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.ports import NullObserver, Offer
-from hami_plugin.process.aio import Backoff, Watched, cancelled
+from hami_plugin.process.aio import Backoff, Watched, cancel
 from hami_plugin.simulation.kubelet import FakeKubelet
 
 RESOURCE = "example.com/gpu"
@@ -98,7 +98,7 @@ class Site:
         """An endpoint that runs until the test ends."""
         endpoint = Endpoint(plugin, self.directory, observer or Counting(), timing=timing, **options)
         task = asyncio.create_task(endpoint.run())
-        self._stack.push_async_callback(cancelled, task)
+        self._stack.push_async_callback(cancel, task)
         self._stack.push_async_callback(endpoint.close)
         return endpoint
 

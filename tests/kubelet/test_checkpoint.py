@@ -15,7 +15,7 @@ from hami_plugin.kubelet.holders import MAX_BYTES, NAME, CheckpointFile
 from hami_plugin.kubelet.servicer import allocate_response
 from hami_plugin.model.delivery import ANSWERED_FOR, Answer
 from hami_plugin.model.ports import CheckpointEntry
-from hami_plugin.process.aio import cancelled
+from hami_plugin.process.aio import cancel
 
 RESOURCE = "example.com/gpu"
 KEPT = CheckpointEntry(uid="u", container="init", ids=frozenset({"a", "b"}), answered_for="u/init")
@@ -154,7 +154,7 @@ async def test_a_long_file_is_read_beside_the_loop(tmp_path):
 
     beside = asyncio.create_task(turning())
     kept = await CheckpointFile(tmp_path, timeout=30).kept(RESOURCE)
-    await cancelled(beside)
+    await cancel(beside)
 
     assert kept == (KEPT,) * 3_000
     assert turns > 1

@@ -10,8 +10,8 @@ import pytest
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node_status import cost
 from hami_plugin.node_status.annotations import FamilySource
-from hami_plugin.node_status.cost import CardShares, CostAccount, CostMeter, Holdings, Payer, cards_held
-from hami_plugin.node_status.occupancy import occupied
+from hami_plugin.node_status.cost import CardShares, CostAccount, CostMeter, Holdings, Payer, card_shares
+from hami_plugin.node_status.occupancy import device_occupancy
 from hami_plugin.process.aio import Watched
 from tests.support.builders import CARD_MIB, FAMILY, device, grant, held_by, ids, pod, uuid
 from tests.support.scale import sized
@@ -27,7 +27,7 @@ def payer(name: str = "one", **changes: object) -> Payer:
 def held(*given, devices=None):
     devices = devices or (device(0),)
     source = FamilySource(vendor="toy", family=FAMILY, snapshot=Watched(Snapshot(devices=devices, ready=True)))
-    return cards_held(occupied([source], given), lambda _uid: ())
+    return card_shares(device_occupancy([source], given), lambda _uid: ())
 
 
 class Node:
@@ -214,7 +214,7 @@ def test_labels_are_those_that_the_pod_had_when_it_was_seen_first() -> None:
     source = FamilySource(vendor="toy", family=FAMILY, snapshot=Watched(Snapshot(devices=(device(0),), ready=True)))
     share = held_by(owner, replicas=ids((0, 0)), grants=[grant(0, CARD_MIB, 100)])
     meter = CostMeter(
-        Holdings(occupied=lambda: occupied([source], [share]), version=lambda: version, pod=pods.get),
+        Holdings(occupied=lambda: device_occupancy([source], [share]), version=lambda: version, pod=pods.get),
         ["team"],
         clock=lambda: now,
     )

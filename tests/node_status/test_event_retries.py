@@ -6,7 +6,7 @@ import pytest
 
 from hami_plugin.errors import ClusterError
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.process.aio import Backoff, cancelled
+from hami_plugin.process.aio import Backoff, cancel
 from tests.support.builders import NODE
 from tests.support.node import until
 
@@ -39,7 +39,7 @@ async def recording():
 
     yield begin
     for task in tasks:
-        await cancelled(task)
+        await cancel(task)
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 405, 410, 413, 422])

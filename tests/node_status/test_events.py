@@ -6,7 +6,7 @@ import pytest
 
 from hami_plugin.errors import ClusterError
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.process.aio import Backoff, cancelled
+from hami_plugin.process.aio import Backoff, cancel
 from tests.support.builders import NODE, pod
 from tests.support.cluster import FakeCluster
 from tests.support.node import until
@@ -34,7 +34,7 @@ async def events(cluster, clock):
     recorder = EventRecorder(cluster, NODE, clock, Backoff(first=0.001, cap=0.002))
     task = asyncio.create_task(recorder.run())
     yield recorder
-    await cancelled(task)
+    await cancel(task)
 
 
 async def test_a_refusal_is_told_to_every_pod_it_is_about_up_to_a_limit(events, cluster):

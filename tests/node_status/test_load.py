@@ -4,7 +4,7 @@ import pytest
 
 from hami_plugin.model.usage import DeviceLoad, UsageState
 from hami_plugin.node_status.annotations import FamilySource
-from hami_plugin.node_status.occupancy import occupied
+from hami_plugin.node_status.occupancy import device_occupancy
 from hami_plugin.node_status.usage import Loads, by_device
 from hami_plugin.process.aio import Watched
 from tests.support.builders import FAMILY, grant, held_by, ids, pod, snapshot, uuid
@@ -22,7 +22,7 @@ def loads():
 
 def readings(loads, held, known=frozenset()):
     source = FamilySource(vendor="acme", family=FAMILY, snapshot=Watched(snapshot()))
-    return list(by_device(occupied([source], held), loads, known))
+    return list(by_device(device_occupancy([source], held), loads, known))
 
 
 def share(name, *cards, memory=1000, cores=10):

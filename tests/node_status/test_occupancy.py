@@ -6,9 +6,9 @@ import pytest
 
 from hami_plugin.allocation.allocator import question_of
 from hami_plugin.node_status.annotations import FamilySource
-from hami_plugin.node_status.occupancy import occupied
+from hami_plugin.node_status.occupancy import device_occupancy
 from hami_plugin.process.aio import Watched
-from hami_plugin.protocol.decisions import claims
+from hami_plugin.protocol.decisions import decided_shares
 from hami_plugin.sdk import Resources, Units
 from hami_plugin.simulation.hardware import vendor_of
 from tests.support.builders import CARD_MIB, COUNT, FAMILY, SPLIT, changed, device, grant, held_by, ids, pod, snapshot
@@ -23,7 +23,7 @@ def source(family=FAMILY, count=1):
 
 def taken(held, family=FAMILY, count=1):
     """Shares handed out, MiB and cores taken, of each device."""
-    return [(one.handed, one.memory_taken, one.cores_taken) for one in occupied([source(family, count)], held)]
+    return [(one.handed, one.memory_taken, one.cores_taken) for one in device_occupancy([source(family, count)], held)]
 
 
 def counting(**changes):
@@ -37,7 +37,7 @@ def counting(**changes):
 
 
 def test_what_nobody_has_is_all_there_to_be_given():
-    (one,) = occupied([source()], [])
+    (one,) = device_occupancy([source()], [])
 
     assert (one.memory, one.cores, one.shares) == (CARD_MIB, 100, SPLIT)
     assert (one.handed, one.memory_taken, one.cores_taken, one.portions) == (0, 0, 0, ())
@@ -81,7 +81,7 @@ def test_cores_that_are_bits_take_their_part_of_a_memory_that_is_not_counted():
         held_by(OTHER, replicas=ids((0, 1)), grants=[grant(0, 0, 0b0110)]),
     ]
 
-    (one,) = occupied([source(family)], held)
+    (one,) = device_occupancy([source(family)], held)
 
     assert one.cores == 4
     assert (one.memory, one.memory_taken, one.cores_taken) == (CARD_MIB, CARD_MIB * 0.75, 0.75)
@@ -97,7 +97,7 @@ def test_a_scaled_memory_is_advertised_and_given_as_such():
     family = counting(devmem=2 * CARD_MIB)
     held = [held_by(ONE, replicas=ids((0, 0)), grants=[grant(0, CARD_MIB, 0)])]
 
-    (one,) = occupied([source(family)], held)
+    (one,) = device_occupancy([source(family)], held)
 
     assert (one.device.memory, one.memory, one.memory_taken) == (CARD_MIB, 2 * CARD_MIB, CARD_MIB)
 
@@ -118,7 +118,7 @@ def test_what_others_have_of_a_device_of_the_same_name_is_not_counted():
 def test_a_device_that_is_listed_twice_is_told_once():
     twice = replace(snapshot(1), devices=(device(0), device(0, model="other")))
 
-    assert len(list(occupied([FamilySource(family=FAMILY, snapshot=Watched(twice))], []))) == 1
+    assert len(list(device_occupancy([FamilySource(family=FAMILY, snapshot=Watched(twice))], []))) == 1
 
 
 @pytest.mark.parametrize(
@@ -143,12 +143,12 @@ def test_whoever_has_a_device_of_any_vendor_to_himself_has_all_of_its_memory(pro
     family = next(one for one in families if one.resources.device_type == shown.devices[0].family)
     machine = replace(machine, family=family)
     asked = machine.decided(machine.node(shown, **labels), {family.resources.count: 1})
-    (claim,) = claims(asked, question_of(family))
+    (claim,) = decided_shares(asked, question_of(family))
     held = replace(held_by(asked, grants=claim.grants), resource=family.resources.count)
 
     shares = {
         one.device.uuid: one.memory_taken / one.memory
-        for one in occupied([FamilySource(vendor="v", family=family, snapshot=Watched(shown))], [held])
+        for one in device_occupancy([FamilySource(vendor="v", family=family, snapshot=Watched(shown))], [held])
     }
 
     assert shares == {one.uuid: float(one.uuid == claim.grants[0].uuid) for one in shown.devices}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hami_plugin.model.usage import DeviceLoad, DeviceProcess, ProcessOwner
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.node_status.annotations import FamilySource
-from hami_plugin.node_status.occupancy import occupied
+from hami_plugin.node_status.occupancy import device_occupancy
 from hami_plugin.node_status.processes import Outsider, ProcessTotals, device_users
 from hami_plugin.process.aio import Watched
 from tests.support.builders import FAMILY, grant, held_by, ids, pod, snapshot
@@ -27,7 +27,7 @@ def users(*processes: tuple[int, str | None, str], pods: tuple[PodView, ...] = (
         held_by(TWO, "main", ids((0, 2)), [grant(0, 1000, 10)]),
     ]
     source = FamilySource(vendor="acme", family=FAMILY, snapshot=Watched(snapshot(1)))
-    (card,) = occupied([source], held)
+    (card,) = device_occupancy([source], held)
     listed = tuple(
         DeviceProcess(
             pid=number + 1,

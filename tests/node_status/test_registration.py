@@ -17,7 +17,7 @@ from hami_plugin.model.views import NodeView
 from hami_plugin.node_status.annotations import MAX_ANNOTATION_BYTES, FamilySource, Style
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode, Registration
-from hami_plugin.process.aio import Backoff, Watched, cancelled
+from hami_plugin.process.aio import Backoff, Watched, cancel
 from hami_plugin.protocol.register import decode_json, decode_legacy
 from hami_plugin.protocol.scores import decode_scores
 from hami_plugin.sdk import AnnotationKeys
@@ -79,7 +79,7 @@ async def start():
 
     yield run
     for rig in rigs:
-        await cancelled(rig.task)
+        await cancel(rig.task)
 
 
 async def test_devices_and_scores_are_written_in_one_patch_and_then_nothing_more(start):

@@ -14,8 +14,8 @@ from hami_plugin.node_status import condition, remediation
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.condition import WELL, NodeConditions, condition_of, kinds_of
 from hami_plugin.node_status.registration import LiveNode
-from hami_plugin.node_status.remediation import Remediation, Remedy, changes, remedy
-from hami_plugin.process.aio import Watched, cancelled
+from hami_plugin.node_status.remediation import Remediation, Remedy, remediation_annotations, remedy
+from hami_plugin.process.aio import Watched, cancel
 from hami_plugin.protocol.keys import RESET_WANTED
 from tests.support.builders import FAMILY, device, grant, held_by, ids, pod, uuid
 from tests.support.node import until
@@ -84,7 +84,7 @@ async def test_conditions_that_nobody_wants_are_taken_away_whenever_the_node_sho
             node.deliver(left)
             await until(lambda: len(taken) == times)  # noqa: B023
     finally:
-        await cancelled(task)
+        await cancel(task)
 
     assert taken == [["GPUDegraded"]] * 3
 
@@ -101,16 +101,20 @@ def test_only_devices_that_need_a_reset_are_cordoned_and_only_free_ones_want_it(
 def test_a_cordon_is_added_to_those_that_are_there_and_never_lifted():
     wanted = Remedy(cordon={"toy/cordon": ("b", "c")}, reset=())
 
-    assert changes(NodeView(name="n", annotations={"toy/cordon": "a, b"}), wanted) == {"toy/cordon": "a,b,c"}
-    assert changes(NodeView(name="n", annotations={"toy/cordon": "a,b,c"}), wanted) == {}
-    gone = changes(NodeView(name="n", annotations={"toy/cordon": "b", RESET_WANTED: "b"}), Remedy(cordon={}, reset=()))
+    assert remediation_annotations(NodeView(name="n", annotations={"toy/cordon": "a, b"}), wanted) == {
+        "toy/cordon": "a,b,c"
+    }
+    assert remediation_annotations(NodeView(name="n", annotations={"toy/cordon": "a,b,c"}), wanted) == {}
+    gone = remediation_annotations(
+        NodeView(name="n", annotations={"toy/cordon": "b", RESET_WANTED: "b"}), Remedy(cordon={}, reset=())
+    )
     assert gone == {RESET_WANTED: None}
 
 
 def test_an_annotation_of_cordons_does_not_grow_without_end():
     many = tuple(f"u{number}" for number in range(3 * remediation.MAX_NAMED))
 
-    found = changes(NodeView(name="n"), Remedy(cordon={"toy/cordon": many}, reset=many))
+    found = remediation_annotations(NodeView(name="n"), Remedy(cordon={"toy/cordon": many}, reset=many))
 
     assert [len(text.split(",")) for text in found.values()] == [remediation.MAX_NAMED] * 2
 

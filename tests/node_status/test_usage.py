@@ -17,7 +17,7 @@ from hami_plugin.model.placement import Share
 from hami_plugin.model.usage import ContainerUsage, DeviceUsage, UsageState
 from hami_plugin.node_status import usage
 from hami_plugin.node_status.annotations import FamilySource
-from hami_plugin.node_status.usage import FOLDER_KEPT_S, MAX_REMOVED, Pods, UsageReader, expired
+from hami_plugin.node_status.usage import FOLDER_KEPT_S, MAX_REMOVED, Pods, UsageReader, expired_folders
 from hami_plugin.process.aio import Watched
 from hami_plugin.sdk.family import ReadUsage
 from tests.support.builders import FAMILY, device, grant, held_by, pod
@@ -187,7 +187,7 @@ async def test_folders_that_cannot_be_named_leave_the_readings_as_they_are() -> 
 
 def test_few_folders_are_removed_at_a_time() -> None:
     names = [f"{UID[:-4]}{number:04x}_main" for number in range(MAX_REMOVED + 5)]
-    since, removable = expired(names, set(), dict.fromkeys(names, 0.0), FOLDER_KEPT_S)
+    since, removable = expired_folders(names, set(), dict.fromkeys(names, 0.0), FOLDER_KEPT_S)
 
     assert len(removable) == MAX_REMOVED
     assert set(since) == set(names)
@@ -195,9 +195,9 @@ def test_few_folders_are_removed_at_a_time() -> None:
 
 def test_a_folder_whose_pod_is_known_again_begins_anew() -> None:
     name = f"{UID}_main"
-    first, _ = expired([name], set(), {}, 0.0)
-    known, _ = expired([name], {UID}, first, 1.0)
-    _, removable = expired([name], set(), known, FOLDER_KEPT_S)
+    first, _ = expired_folders([name], set(), {}, 0.0)
+    known, _ = expired_folders([name], {UID}, first, 1.0)
+    _, removable = expired_folders([name], set(), known, FOLDER_KEPT_S)
 
     assert removable == []
 

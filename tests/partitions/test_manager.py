@@ -15,7 +15,7 @@ from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.partitions.journal import PartitionJournal
 from hami_plugin.partitions.life import State
 from hami_plugin.partitions.manager import Partitions, Peers, Timing
-from hami_plugin.process.aio import Watched, cancelled
+from hami_plugin.process.aio import Watched, cancel
 from hami_plugin.sdk import Placement
 from tests.support.builders import NODE, container, device, pod
 from tests.support.cluster import FakeCluster
@@ -85,7 +85,7 @@ class Stage:
         """Wait for an Event with this reason."""
         writing = asyncio.create_task(self.events.run())
         await until(lambda: reason in [told for _kind, told, _message in self.api.events])
-        await cancelled(writing)
+        await cancel(writing)
 
 
 def snapshot_of(*uuids):
@@ -104,7 +104,7 @@ async def running(stage):
         yield stage
         assert not task.done(), task.exception()
     finally:
-        await cancelled(task)
+        await cancel(task)
         await stage.partitions.close()
 
 

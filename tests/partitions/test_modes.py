@@ -10,8 +10,8 @@ from hami_plugin.errors import HamiError
 from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.partitions.journal import ModeAttempt, ModeJournal
-from hami_plugin.partitions.modes import CardUsers, ModeReconciler, ModeTiming, pause
-from hami_plugin.process.aio import Watched, cancelled
+from hami_plugin.partitions.modes import CardUsers, ModeReconciler, ModeTiming, switch_delay
+from hami_plugin.process.aio import Watched, cancel
 from hami_plugin.sdk import InUseError, Mode, ModeSide
 from tests.support.builders import NODE, device
 from tests.support.cluster import FakeCluster
@@ -100,7 +100,7 @@ async def running(stage):
         assert not tasks[0].done(), tasks[0].exception()
     finally:
         for task in tasks:
-            await cancelled(task)
+            await cancel(task)
         await stage.keeper.close()
 
 
@@ -252,4 +252,4 @@ def test_the_journal_has_the_last_attempt_of_each_card_in_this_boot_and_skips_da
 def test_the_pause_grows_with_failures_and_a_clock_that_is_set_back_does_not_prolong_it(changes, after, left):
     attempt = ModeAttempt(**{"card": "GPU-0", "on": True, "boot": "boot", "at": 100.0, **changes})
 
-    assert pause(attempt, on=True, now=100.0 + after, timing=FAST) == left
+    assert switch_delay(attempt, on=True, now=100.0 + after, timing=FAST) == left

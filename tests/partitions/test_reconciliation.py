@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hami_plugin.partitions.life import Entry, Owner, State, identity
-from hami_plugin.partitions.reconciliation import Known, reconciled
+from hami_plugin.partitions.reconciliation import Known, reconcile
 from hami_plugin.sdk import NOWHERE, Partition, Placement
 from tests.support.partition_agent import reservation
 
@@ -34,7 +34,7 @@ def states(entries, there, about):
     """Numbers with their states after the judgement, and what is told."""
     left = {one.number: one.state for one in entries}
     told = []
-    for change in reconciled("GPU-0", entries, there, about):
+    for change in reconcile("GPU-0", entries, there, about):
         if change.before:
             del left[change.before.number]
         if change.after:
@@ -101,12 +101,12 @@ def test_one_that_was_there_before_the_intent_is_not_what_it_made():
 def test_what_a_living_pods_annotation_names_is_adopted_as_handed_out():
     told = reservation("a", uuid="MIG-1", ids={"gi": 7, "ci": 0})
 
-    (change,) = reconciled("GPU-0", [], [listed()], known("a", reservations=[told]))
+    (change,) = reconcile("GPU-0", [], [listed()], known("a", reservations=[told]))
     assert (change.after.state, change.after.owner) == (S.ASSIGNED, told.owner)
 
 
 def test_what_lies_where_a_living_pod_waits_for_it_is_adopted():
-    (change,) = reconciled("GPU-0", [], [listed()], known("a", reservations=[reservation("a")]))
+    (change,) = reconcile("GPU-0", [], [listed()], known("a", reservations=[reservation("a")]))
 
     assert (change.after.state, change.after.owner.uid) == (S.READY, "a")
 
@@ -140,7 +140,7 @@ def test_one_pods_wrong_annotation_keeps_no_other_from_its_partition():
 
     found = {
         change.after.uuid: change.after.state
-        for change in reconciled("GPU-0", [], there, known("a", "b", reservations=[wrong, right]))
+        for change in reconcile("GPU-0", [], there, known("a", "b", reservations=[wrong, right]))
     }
     assert found == {"MIG-1": S.FOREIGN, "MIG-5": S.ASSIGNED}
 
@@ -148,20 +148,20 @@ def test_one_pods_wrong_annotation_keeps_no_other_from_its_partition():
 def test_a_foreign_one_becomes_a_pods_once_the_pods_are_known():
     one = entry(S.FOREIGN, owner=None)
 
-    (change,) = reconciled("GPU-0", [one], [listed()], known("a", reservations=[reservation("a")]))
+    (change,) = reconcile("GPU-0", [one], [listed()], known("a", reservations=[reservation("a")]))
     assert (change.after.state, change.after.number) == (S.READY, 1)
 
 
 def test_a_foreign_one_stays_however_old_it_is():
     one = entry(S.FOREIGN, owner=None, since=0.0)
 
-    assert reconciled("GPU-0", [one], [listed()], known(now=10.0**9)) == []
+    assert reconcile("GPU-0", [one], [listed()], known(now=10.0**9)) == []
 
 
 @pytest.mark.parametrize(("now", "state"), [(1599.0, None), (1600.0, S.DRAINING)])
 def test_where_all_are_ours_one_of_nobodys_goes_after_ten_minutes(now, state):
     one = entry(S.LEAKED, owner=None, since=1000.0)
-    changes = reconciled("GPU-0", [one], [listed()], known(now=now, all_ours=True))
+    changes = reconcile("GPU-0", [one], [listed()], known(now=now, all_ours=True))
 
     assert [change.after.state for change in changes] == ([state] if state else [])
 
@@ -185,4 +185,4 @@ def test_a_boot_without_a_name_voids_nothing():
 def test_another_cards_partitions_are_another_judgement():
     other = Partition(card="GPU-1", profile="1g.5gb", placement=PLACE, uuid="MIG-9", ids={"gi": 1, "ci": 0})
 
-    assert reconciled("GPU-0", [entry(S.ASSIGNED, card="GPU-1")], [other], known()) == []
+    assert reconcile("GPU-0", [entry(S.ASSIGNED, card="GPU-1")], [other], known()) == []

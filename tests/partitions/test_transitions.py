@@ -11,10 +11,10 @@ from hami_plugin.partitions.life import (
     Owner,
     PartitionEvent,
     State,
-    after,
-    blocked,
+    blocked_partitions,
     free_places,
-    openness,
+    free_ratio,
+    next_state,
     placeable,
 )
 from hami_plugin.sdk import NOWHERE, Placement, Profile
@@ -47,7 +47,7 @@ LIFE = [
 
 @pytest.mark.parametrize(("state", "event", "then"), LIFE)
 def test_each_step_of_a_partitions_life(state, event, then):
-    assert after(state, event) is then
+    assert next_state(state, event) is then
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_each_step_of_a_partitions_life(state, event, then):
 )
 def test_nothing_else_can_happen(state, event):
     with pytest.raises(ValueError, match=state):
-        after(state, event)
+        next_state(state, event)
 
 
 def test_a_foreign_partition_is_never_on_the_way_to_be_destroyed_but_where_all_are_ours():
@@ -89,7 +89,7 @@ def test_what_no_scheduler_counts_blocks_its_places(state):
     one = entry(state, start=4)
 
     blocking = {S.DRAINING, S.DESTROYING, S.FAILED, S.LEAKED, S.FOREIGN}
-    assert blocked([one]) == ({"GPU-0": (one.partition,)} if state in blocking else {})
+    assert blocked_partitions([one]) == ({"GPU-0": (one.partition,)} if state in blocking else {})
 
 
 def test_how_many_places_each_profile_has_left():
@@ -117,8 +117,8 @@ def test_where_only_sums_count_what_is_left_is_what_can_be_made_of_the_rest():
 
     left = list(placeable(SIXTHS, taken))
     assert {one.name: count for one, count in left} == {"1g.8gb": 4, "2g.16gb": 2, "3g.24gb": 1, "6g.48gb": 0}
-    assert openness(placeable(SIXTHS, [])) == 1.0
-    assert 0.0 < openness(left) < 1.0
+    assert free_ratio(placeable(SIXTHS, [])) == 1.0
+    assert 0.0 < free_ratio(left) < 1.0
 
 
 def test_a_profile_that_a_card_may_have_once_has_no_place_beside_one():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_plugin.process import aio
-from hami_plugin.process.aio import Backoff, Watched, cancelled, happened
+from hami_plugin.process.aio import Backoff, Watched, cancel, wait_event
 from tests.support.sleeping import Sleeping
 
 
@@ -130,7 +130,7 @@ async def test_a_follower_that_leaves_disturbs_no_other():
 
     leaver, stayer = (asyncio.create_task(follow()) for _ in range(2))
     await asyncio.sleep(0.001)
-    await cancelled(leaver)
+    await cancel(leaver)
     watched.set(1)
     await asyncio.sleep(0.001)
 
@@ -168,7 +168,7 @@ async def test_a_task_that_is_cancelled_has_ended_whatever_it_ends_with(ending):
     task = asyncio.create_task(work())
     await asyncio.sleep(0)
 
-    await cancelled(task)
+    await cancel(task)
 
     assert task.done()
     assert ending != "fails" or isinstance(task.exception(), ValueError)
@@ -177,8 +177,8 @@ async def test_a_task_that_is_cancelled_has_ended_whatever_it_ends_with(ending):
 async def test_waiting_again_and_again_leaves_no_task_behind():
     event = asyncio.Event()
 
-    answers = [await happened(event, within=0.001) for _ in range(5)]
+    answers = [await wait_event(event, within=0.001) for _ in range(5)]
     event.set()
 
-    assert [*answers, await happened(event, within=5)] == [False] * 5 + [True]
+    assert [*answers, await wait_event(event, within=5)] == [False] * 5 + [True]
     assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from hami_plugin.process.threads import BoundedCalls, StuckError, WorkThread, once
+from hami_plugin.process.threads import BoundedCalls, StuckError, WorkThread, call_on_thread
 
 
 @pytest.fixture
@@ -125,11 +125,11 @@ async def test_who_waits_in_line_behind_a_call_that_never_comes_back_is_refused_
 
 
 def test_before_there_is_a_loop_a_call_is_waited_for_as_long_as_it_may_take(gate):
-    assert once("test", lambda: "answer", timeout=30.0) == "answer"
+    assert call_on_thread("test", lambda: "answer", timeout=30.0) == "answer"
     with pytest.raises(StuckError, match=r"no answer within 0\.01 s"):
-        once("test", gate.wait, timeout=0.01)
+        call_on_thread("test", gate.wait, timeout=0.01)
     with pytest.raises(RuntimeError, match="SystemExit: 3"):
-        once("test", lambda: sys.exit(3), timeout=30.0)
+        call_on_thread("test", lambda: sys.exit(3), timeout=30.0)
 
 
 async def test_a_thread_ends_when_nobody_has_its_worker_any_more():

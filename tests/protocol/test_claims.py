@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hami_plugin.allocation.capacity import beyond_request
 from hami_plugin.allocation.identity import record
 from hami_plugin.errors import WireError
-from hami_plugin.protocol.decisions import DecidedShare, claims
+from hami_plugin.protocol.decisions import DecidedShare, decided_shares
 from hami_plugin.protocol.keys import BIND_PHASE, PHASE_ALLOCATING, PHASE_SUCCESS
 from tests.support.builders import (
     ALLOCATED,
@@ -29,7 +29,7 @@ def test_more_shares_than_containers_are_an_error_with_both_numbers():
     a = pod("a", [container(count=1)], [[grant(0)], [grant(1)]])
 
     with pytest.raises(WireError, match=r"shares for 2 containers, 1 ask for toy.io/card"):
-        claims(a, QUESTION)
+        decided_shares(a, QUESTION)
 
 
 @pytest.mark.scenario("X1")
@@ -39,13 +39,13 @@ def test_a_share_at_the_place_of_a_container_that_asks_for_nothing_is_an_error(p
     asked = [container("one", count=1), container("two", count=1), container("idle")]
 
     with pytest.raises(WireError, match=r"devices for container idle, which asks for no toy.io/card"):
-        claims(pod("a", asked, pieces), QUESTION)
+        decided_shares(pod("a", asked, pieces), QUESTION)
 
 
 def test_where_empty_entries_are_left_out_the_next_share_is_the_next_asking_containers():
     asked = [container("idle"), container("one", count=1), container("two", count=1)]
 
-    found = claims(pod("a", asked, [[grant(0)], [grant(1)]]), QUESTION)
+    found = decided_shares(pod("a", asked, [[grant(0)], [grant(1)]]), QUESTION)
 
     assert [(claim.container.name, claim.grants) for claim in found] == [("one", (grant(0),)), ("two", (grant(1),))]
 
@@ -55,11 +55,11 @@ def test_shares_that_the_decision_never_had_are_an_error():
     forged = replace(a, annotations={**a.annotations, TO_ALLOCATE: f"{uuid(1)},TOY,1000,10:;"})
 
     with pytest.raises(WireError, match="not what is left"):
-        claims(forged, QUESTION)
+        decided_shares(forged, QUESTION)
 
 
 def test_a_pod_without_a_request_and_without_shares_has_no_claims():
-    assert claims(pod("a", [container()], [[]]), QUESTION) == ()
+    assert decided_shares(pod("a", [container()], [[]]), QUESTION) == ()
 
 
 def test_a_decision_longer_than_any_real_one_is_not_read():
@@ -67,7 +67,7 @@ def test_a_decision_longer_than_any_real_one_is_not_read():
     forged = replace(a, annotations={**a.annotations, ALLOCATED: ";" * 70_000})
 
     with pytest.raises(WireError, match="70000 characters"):
-        claims(forged, QUESTION)
+        decided_shares(forged, QUESTION)
 
 
 def claim_of(asks, **granted) -> DecidedShare:

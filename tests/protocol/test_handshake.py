@@ -8,10 +8,10 @@ from hami_plugin.protocol.handshake import (
     Handshake,
     HandshakeState,
     Liveness,
-    asking,
-    believed,
+    is_question,
+    liveness,
     parse_handshake,
-    reported,
+    render_answer,
 )
 
 AT = datetime(2026, 8, 21, 10, 11, 12)  # noqa: DTZ001  # the wire has no zone
@@ -41,12 +41,12 @@ def test_every_form_that_was_ever_on_the_wire_is_read(text: str, expected: Hands
 
 
 def test_our_answer_is_no_question_and_carries_its_time():
-    text = reported(AT.replace(tzinfo=UTC))
+    text = render_answer(AT.replace(tzinfo=UTC))
 
     assert text == "Reported_2026-08-21 10:11:12"
     assert parse_handshake(text).time == AT
-    assert not asking(text)
-    assert asking("Requesting_2026-08-21 10:11:12")
+    assert not is_question(text)
+    assert is_question("Requesting_2026-08-21 10:11:12")
 
 
 @pytest.mark.parametrize(
@@ -63,4 +63,4 @@ def test_our_answer_is_no_question_and_carries_its_time():
 def test_a_scheduler_waits_a_minute_and_then_looks_at_the_kubelets_count(
     text: str, allocatable: int, expected: Liveness
 ):
-    assert believed(text, now=NOW, allocatable=allocatable) == expected
+    assert liveness(text, now=NOW, allocatable=allocatable) == expected

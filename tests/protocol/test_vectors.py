@@ -16,7 +16,7 @@ from typing import Any
 
 from hami_plugin.errors import WireError
 from hami_plugin.protocol.decisions import decode_devices, encode_devices
-from hami_plugin.protocol.handshake import believed
+from hami_plugin.protocol.handshake import liveness
 from hami_plugin.protocol.lock import NodeLock, owned_by, parse_lock, render_lock
 from hami_plugin.protocol.register import DeviceInfo, decode_json, decode_legacy, encode_json, encode_legacy
 from hami_plugin.protocol.scores import decode_scores
@@ -112,7 +112,7 @@ def released(question: Json) -> Any:
 def conclusion(question: Json) -> Any:
     key = question["handshake_annotations"][question["device_type"]]
     count = int(question["node"].get("allocatable", {}).get(question["resourceCountName"], "0"))
-    belief = believed(question["node"]["annotations"][key], now=NOW.replace(tzinfo=None), allocatable=count)
+    belief = liveness(question["node"]["annotations"][key], now=NOW.replace(tzinfo=None), allocatable=count)
     return {"healthy": belief.healthy, "need_update": belief.asks}
 
 

@@ -17,7 +17,7 @@ from hami_plugin.kubelet.servicer import DevicePluginServicer
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.ports import Holder, NullObserver, Offer
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.process.aio import Watched, holds
+from hami_plugin.process.aio import Watched, poll_condition
 from hami_plugin.simulation.kubelet import AdmissionError, FakeKubelet, Manners, Rivals, StartError
 
 RESOURCE = "example.com/gpu"
@@ -340,7 +340,7 @@ async def test_from_1_26_to_1_35_the_end_of_a_former_plugin_drops_the_newest_one
 
     await first.close()
 
-    assert await holds(lambda: not kubelet.allocatable(RESOURCE) and not newest.servicer.streams, within=30.0)
+    assert await poll_condition(lambda: not kubelet.allocatable(RESOURCE) and not newest.servicer.streams, within=30.0)
     await serve("two.sock", again=True)
 
 

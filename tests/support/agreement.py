@@ -17,7 +17,7 @@ from typing import Any
 
 from hami_plugin.allocation.allocator import Allocator, question_of
 from hami_plugin.allocation.capacity import DeviceTable
-from hami_plugin.cli.fit.inquiry import Inquiry, answered
+from hami_plugin.cli.fit.inquiry import Inquiry, answer_inquiry
 from hami_plugin.demo.node import install_core
 from hami_plugin.errors import HamiError, RefusedError
 from hami_plugin.inventory.inventory import part
@@ -202,7 +202,7 @@ class Trial:
             pod=pod_view(manifest), nodes=(self.ground.node,), families=every_family(), pods=tuple(self.pods)
         )
         try:
-            return answered(inquiry).choice.best is not None
+            return answer_inquiry(inquiry).choice.best is not None
         except HamiError:
             return False
 

@@ -17,7 +17,7 @@ from hami_plugin.model.delivery import ANSWERED_FOR, Answer
 from hami_plugin.model.device import Device, Snapshot, physical_id
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import NodeView, PodView, pod_view
-from hami_plugin.protocol.refusals import all_served
+from hami_plugin.protocol.refusals import without_refusals
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine.admission import admit_document
 from hami_plugin.scheduler.engine.fit import PodFit, fit_pod
@@ -181,7 +181,7 @@ def share_of(found: Found, way: Way) -> Mapping[str, int]:
     """What asks for a part of one device there; nothing where the family's rules know no parts."""
     if way.share is not None:
         return named(found.family, way.share)
-    node = replace(found.node, annotations=all_served(found.node.annotations))
+    node = replace(found.node, annotations=without_refusals(found.node.annotations))
     container = part(found.family, node, "main", memory=3000, cores=30)
     return {name: int(amount) for name, amount in container["resources"]["limits"].items()} if container else {}
 

@@ -16,7 +16,7 @@ from cdi.edits import ContainerEdits
 from cdi.plain import plain_edits
 from hami_plugin.allocation.allocator import question_of
 from hami_plugin.allocation.capacity import beyond_request
-from hami_plugin.allocation.preparation import answered
+from hami_plugin.allocation.preparation import build_answer
 from hami_plugin.cli.snapshot import snapshot_of
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostFiles, HostPaths
@@ -25,7 +25,7 @@ from hami_plugin.model.machine import Machine
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.node_status.annotations import Style, wanted_annotations
-from hami_plugin.protocol.decisions import claims
+from hami_plugin.protocol.decisions import decided_shares
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.scheduler.engine.devices import Context
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
@@ -97,7 +97,7 @@ class Rig:
             *(question_of(self.family, units) for units in self.family.resources.units),
         ]
         question = next(one for one in questions if pod.containers[0].amount(one.resource))
-        (claim,) = claims(pod, question)
+        (claim,) = decided_shares(pod, question)
         by_uuid = {device.uuid: device for device in devices}
         offered = {uuid: self.family.node.register(device, False).devmem for uuid, device in by_uuid.items()}
         assert (
@@ -111,7 +111,7 @@ class Rig:
         injection = self.family.node.inject(assignment, host)
         described = [self.family.node.device_edits(share.device, host) for share in shares]
         edits = ContainerEdits().merged(self.family.node.shared_edits(host), *described)
-        given = answered(self.family.node.delivery, assignment, injection.edits, edits)
+        given = build_answer(self.family.node.delivery, assignment, injection.edits, edits)
         plain = {
             "ids": list(claim.devices),
             "edits": plain_edits(given.edits),

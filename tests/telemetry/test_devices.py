@@ -14,7 +14,7 @@ from hami_plugin.errors import HamiError
 from hami_plugin.model.device import Device, Health, Snapshot
 from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.node_status.annotations import FamilySource
-from hami_plugin.node_status.occupancy import occupied
+from hami_plugin.node_status.occupancy import device_occupancy
 from hami_plugin.node_status.usage import Loads
 from hami_plugin.process.aio import Watched
 from hami_plugin.protocol.register import DeviceInfo
@@ -41,7 +41,11 @@ class Scrape:
             vendor=self.vendor, family=FAMILY, snapshot=Watched(Snapshot(devices=self.devices, ready=True))
         )
         registry.register(
-            Devices(lambda: occupied([source], self.held), lambda _held: self.confirmed, lambda: self.confirmed is None)
+            Devices(
+                lambda: device_occupancy([source], self.held),
+                lambda _held: self.confirmed,
+                lambda: self.confirmed is None,
+            )
         )
         return [
             (dict(sample.labels), sample.value)
@@ -137,7 +141,7 @@ def test_a_vendor_that_fails_to_name_a_device_leaves_the_page_to_all_others() ->
     loads = Loads(kept=10.0, clock=lambda: 0.0)
     loads.note("acme", {uuid(0): DeviceLoad(memory_used=MIB, utilization=40)})
     registry = CollectorRegistry()
-    registry.register(HardwareLoad(lambda: occupied([source], []), loads, hami_node="n1"))
+    registry.register(HardwareLoad(lambda: device_occupancy([source], []), loads, hami_node="n1"))
 
     text = generate_latest(registry).decode()
 

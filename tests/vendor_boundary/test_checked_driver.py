@@ -13,7 +13,13 @@ from hami_plugin.model.links import Link, Links
 from hami_plugin.model.usage import MAX_PROCESSES, DeviceLoad, DeviceProcess, ProcessOwner
 from hami_plugin.protocol.decisions import decode_devices, encode_devices
 from hami_plugin.protocol.register import DeviceInfo, decode_json, encode_json
-from hami_plugin.vendor_boundary.guard import IMPLAUSIBLE, CheckedDriver, plausible, plausible_fault, plausible_links
+from hami_plugin.vendor_boundary.guard import (
+    IMPLAUSIBLE,
+    CheckedDriver,
+    check_discovery,
+    plausible_fault,
+    plausible_links,
+)
 from tests.support.builders import device, grant, uuid
 from tests.support.hardware import ScriptedDriver
 
@@ -34,13 +40,13 @@ def test_what_is_sound_is_left_as_it_is():
         facts={"driver": "1.0"},
     )
 
-    assert plausible(whole) == whole
+    assert check_discovery(whole) == whole
 
 
 def test_a_device_may_have_the_name_of_the_node_with_the_longest_name_in_its_own():
     named = found(device(0, uuid=f"{'n' * 253}-AWSNeuron-0"))
 
-    assert plausible(named) == named
+    assert check_discovery(named) == named
 
 
 @pytest.mark.scenario("D15")
@@ -48,7 +54,7 @@ def test_a_device_may_have_the_name_of_the_node_with_the_longest_name_in_its_own
 def test_whatever_a_driver_tells_can_be_written_down_or_is_a_reason(fields, fault):
     why = ""
     try:
-        told = plausible(found(device(0, **fields), fault=fault))
+        told = check_discovery(found(device(0, **fields), fault=fault))
     except DriverUnavailableError as error:
         why = str(error)
     if why:
@@ -65,20 +71,20 @@ def test_whatever_a_driver_tells_can_be_written_down_or_is_a_reason(fields, faul
 
 @pytest.mark.scenario("D15")
 def test_of_one_name_there_is_one_device_and_it_is_unhealthy():
-    told = plausible(found(device(0), device(1), device(0, index=5)))
+    told = check_discovery(found(device(0), device(1), device(0, index=5)))
 
     assert [(s.device.index, s.fault and s.fault.reason) for s in told.sightings] == [(0, "DuplicateUuid"), (1, None)]
 
 
 def test_everything_that_is_wrong_with_a_device_is_told_at_once():
-    (sighting,) = plausible(found(device(0, memory=-1, numa="x"))).sightings
+    (sighting,) = check_discovery(found(device(0, memory=-1, numa="x"))).sightings
 
     assert sighting.fault == Fault(reason=IMPLAUSIBLE, message="the driver reports memory -1 and numa 'x'")
     assert (sighting.device.memory, sighting.device.numa, sighting.device.index) == (0, None, 0)
 
 
 def test_a_driver_that_tells_of_nothing_at_all_is_believed():
-    assert plausible(Discovery(sightings=(), problems=("empty",))).sightings == ()
+    assert check_discovery(Discovery(sightings=(), problems=("empty",))).sightings == ()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hami_plugin.daemon import app
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.model.device import Discovery, Fault, Sighting
 from hami_plugin.model.links import Links
-from hami_plugin.process.aio import happened
+from hami_plugin.process.aio import wait_event
 from hami_plugin.sdk import HealthEvent
 from tests.support.beside import ODD, OddDriver, beside, odd
 from tests.support.breaking import Gate, broken, leaves
@@ -291,16 +291,16 @@ async def test_a_driver_that_fails_while_the_node_is_taken_over_is_waited_for_be
     async with beside(driver=driver, predecessor=former) as node:
         await node.says("driver odd", "not now")
         await node.the_other_is_served()
-        assert not await happened(former.ended, within=0.2)
+        assert not await wait_event(former.ended, within=0.2)
 
         driver.trouble = None
         await node.odd_offered(2 * SPLIT)
-        assert await happened(former.ended, within=60)
+        assert await wait_event(former.ended, within=60)
 
 
 async def test_a_driver_that_stays_away_keeps_the_former_list_for_a_while_only(monkeypatch):
     monkeypatch.setattr(app, "REGISTER_S", 0.3)
     former = Former()
     async with beside(driver=away(), predecessor=former) as node:
-        assert await happened(former.ended, within=60)
+        assert await wait_event(former.ended, within=60)
         await node.the_other_is_served()

@@ -6,7 +6,7 @@ import pytest
 
 from hami_plugin.errors import HamiError
 from hami_plugin.model.ports import NullObserver
-from hami_plugin.process.aio import Backoff, cancelled
+from hami_plugin.process.aio import Backoff, cancel
 from hami_plugin.vendor_boundary import guard as module
 from hami_plugin.vendor_boundary.guard import AGAIN_S, VendorErrors, VendorSupervisor
 from tests.support.node import until
@@ -55,7 +55,7 @@ async def test_a_loop_that_fails_begins_again_and_is_well_after_a_while(supervis
     assert "vendor toy raised an unexpected error, offers: ZeroDivisionError: b" in supervisor.wrong["offers x"]
     assert counting.mistakes == [("toy", "offers")] * 2
     await until(lambda: not supervisor.wrong)
-    await cancelled(task)
+    await cancel(task)
     assert loop.runs == 3
 
 
@@ -66,7 +66,7 @@ async def test_a_designed_error_is_told_and_no_mistake(supervisor, counting):
 
     assert supervisor.wrong == {"offers x": "too many; take fewer"}
     assert counting.mistakes == []
-    await cancelled(task)
+    await cancel(task)
 
 
 async def test_a_loop_that_ends_by_itself_is_left_alone(supervisor):
@@ -88,7 +88,7 @@ async def test_what_fails_while_it_is_withdrawn_keeps_no_loop_from_beginning_aga
     await until(lambda: loop.runs == 2)
 
     assert counting.mistakes == [("toy", "driver"), ("toy", "withdrawal")]
-    await cancelled(task)
+    await cancel(task)
 
 
 async def test_waits_grow_while_a_loop_fails_at_once(counting, monkeypatch):
@@ -103,7 +103,7 @@ async def test_waits_grow_while_a_loop_fails_at_once(counting, monkeypatch):
     loop = Loop(*[ZeroDivisionError()] * 4)
     task = asyncio.create_task(keeper.keep("offers x", "offers", loop))
     await until(lambda: loop.runs == 5)
-    await cancelled(task)
+    await cancel(task)
 
     assert waits == [1.0, 100.0, 1000.0, 1000.0]
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import yaml
 
 from hami_plugin.model.views import PodView
-from hami_plugin.protocol.handshake import believed
+from hami_plugin.protocol.handshake import liveness
 from hami_plugin.protocol.keys import NODE_LOCK
 from hami_plugin.protocol.lock import owned_by
 from hami_plugin.scheduler.engine.devices import Context
@@ -104,7 +104,7 @@ def test_a_node_is_believed_as_by_hami(case: Json) -> None:
     backend = case["input"].get("backend") or {}
     count = int(node.allocatable.get(backend.get("config", {}).get("resource_count_name", ""), "0"))
 
-    belief = believed(text, now=NOW.replace(tzinfo=None), allocatable=count)
+    belief = liveness(text, now=NOW.replace(tzinfo=None), allocatable=count)
 
     assert belief.healthy is said["healthy"]
     if not backend.get("reported_gpu_num"):

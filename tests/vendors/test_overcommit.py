@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.allocation.capacity import EXACTLY, Measure, PodGrants, Total, overcommitted, registered
+from hami_plugin.allocation.capacity import EXACTLY, Measure, PodGrants, Total, overcommitted, registered_total
 from hami_plugin.demo.node import install_core
 from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.model.device import physical_counts, physical_id
@@ -183,7 +183,7 @@ def test_what_hamis_code_grants_is_within_what_we_count(file: Path) -> None:
     for device, device_type, shares in granted(file):
         family = known[device_type]
         info = DeviceInfo(id=device["id"], devmem=device.get("totalmem", 0), devcore=device.get("totalcore", 0))
-        total, count = registered(family, info, masks=False), family.resources.core_count
+        total, count = registered_total(family, info, masks=False), family.resources.core_count
         before = (device.get("usedmem", 0), count(device.get("usedcores", 0)))
         if holds(total, *before):
             memory, cores = (sum(one.get(key, 0) for one in shares) for key in ("usedmem", "usedcores"))

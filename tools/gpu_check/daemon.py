@@ -33,7 +33,7 @@ from hami_plugin.model.views import pod_view
 from hami_plugin.node_status.annotations import Style, wanted_annotations
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode
-from hami_plugin.process.aio import Watched, cancelled
+from hami_plugin.process.aio import Watched, cancel
 from hami_plugin.process.threads import BoundedCalls
 from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING, PHASE_SUCCESS
@@ -203,7 +203,7 @@ async def _registered(family: Family, snapshot: Snapshot, scratch: Path) -> Asyn
             connect(NODE, kubeconfig=api.write_kubeconfig(scratch / "kubeconfig"))
         )
         following = asyncio.ensure_future(cluster.follow_pods(pods.feed))
-        stack.push_async_callback(cancelled, following)
+        stack.push_async_callback(cancel, following)
         plugin = await _plugin(
             stack, family, Watched(snapshot), pods=pods, cluster=cluster, kubelet=kubelet.directory, scratch=scratch
         )

@@ -155,11 +155,11 @@ def partition_side(settings: AscendSettings, chip: Chip) -> PartitionSide:
     """Virtual NPUs of one chip, which this node cuts itself."""
     return PartitionSide(
         open=partial(_open, settings, chip),
-        reserved=partial(vnpu.reserved, chip),
-        wanted=partial(vnpu.wanted, chip),
+        reserved=partial(vnpu.reservations, chip),
+        wanted=partial(vnpu.wanted_reservations, chip),
         inject=partial(inject_made, settings),
         names=partial(vnpu.names, chip),
-        without=partial(vnpu.without, chip),
+        without=partial(vnpu.subtract_blocked, chip),
         edits=lambda _device, made, host: vnpu_node(settings, made, host),
         by_claims=True,
         whole=True,

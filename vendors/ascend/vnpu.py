@@ -17,7 +17,7 @@ from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError, 
 from hami_plugin.host.paths import DEV, HostFiles
 from hami_plugin.model.placement import Assignment
 from hami_plugin.model.views import PodView
-from hami_plugin.protocol.decisions import asking, decode_devices
+from hami_plugin.protocol.decisions import decode_devices, requesting_containers
 from hami_plugin.protocol.grammar import from_json, int_of, object_of, text_of, to_json
 from hami_plugin.protocol.keys import OWN
 from hami_plugin.protocol.register import DeviceInfo
@@ -237,12 +237,12 @@ def _most(chip: Chip, one: Template) -> int:
     )
 
 
-def reserved(chip: Chip, pod: PodView) -> list[Reservation]:
+def reservations(chip: Chip, pod: PodView) -> list[Reservation]:
     """Each container's, by the decision, with its number once that is told. None for whole NPUs, nor with hami-core."""
     if soft(pod):
         return []
     pieces = [p for p in decode_devices(pod.annotations.get(f"hami.io/{chip.device_type}-devices-allocated", "")) if p]
-    containers = asking(pod, chip.count)
+    containers = requesting_containers(pod, chip.count)
     if len(pieces) != len(containers):
         return []
     recorded = _recorded(chip, pod)
@@ -273,7 +273,7 @@ def _recorded(chip: Chip, pod: PodView) -> Mapping[str, Any]:
     return object_of({"recorded": from_json(text, key)}, "recorded", key) or {} if text else {}
 
 
-def wanted(chip: Chip, assignment: Assignment) -> list[Reservation]:
+def wanted_reservations(chip: Chip, assignment: Assignment) -> list[Reservation]:
     """The template of the container's share; nothing for whole NPUs, nor with hami-core."""
     pod, shares = assignment.pod, assignment.shares
     templates = [] if soft(pod) else [one for share in shares if (one := chip.template(share.grant.memory))]
@@ -300,7 +300,7 @@ def names(chip: Chip, pod: PodView, pairs: Sequence[tuple[Reservation, Partition
     return {annotation_key(chip): to_json(recorded, annotation_key(chip))}
 
 
-def without(chip: Chip, info: DeviceInfo, blocked: Sequence[Partition]) -> DeviceInfo:
+def subtract_blocked(chip: Chip, info: DeviceInfo, blocked: Sequence[Partition]) -> DeviceInfo:
     """The NPU's entry without what virtual NPUs take that no scheduler counts."""
     taken = [sizes(chip, one.profile) for one in blocked]
     cores = sum(one.cores for one in taken) if info.devcore == chip.ai_cores else 0

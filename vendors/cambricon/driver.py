@@ -58,7 +58,7 @@ def cards(table: str) -> Mapping[int, CnmonCard]:
     }
 
 
-def linked(table: str) -> frozenset[tuple[int, int]]:
+def linked_pairs(table: str) -> frozenset[tuple[int, int]]:
     """The pairs of cards, in either order, that the table of ``topo -m`` names as linked directly."""
     return frozenset(pair for pair, cell in matrix(table.replace("|", " "), "MLU").items() if LINKED in cell)
 
@@ -86,7 +86,7 @@ class Cnmon:
 
     def linked(self) -> frozenset[tuple[int, int]]:
         """``ToolError`` when the tool does not tell."""
-        return self._ask(linked, "topo", "-m")
+        return self._ask(linked_pairs, "topo", "-m")
 
     def _ask(self, parse: Callable[[str], T], *arguments: str) -> T:
         return read(self._tool, parse, *arguments, deadline=self._deadline)

@@ -14,7 +14,7 @@ from hami_plugin.model.delivery import Way
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment, Grant
 from hami_plugin.model.views import PodView
-from hami_plugin.protocol.decisions import Question, claims
+from hami_plugin.protocol.decisions import Question, decided_shares
 from hami_plugin.protocol.grammar import from_json, int_of, objects, text_of, to_json
 from hami_plugin.protocol.keys import OWN
 from hami_plugin.protocol.register import DeviceInfo
@@ -99,8 +99,8 @@ def partition_side(settings: CambriconSettings, family: Family) -> PartitionSide
     library = Cndev(settings.cndev)
     return PartitionSide(
         open=lambda host: SmluPartitions(library, host.paths.node),
-        reserved=partial(reserved, family),
-        wanted=wanted,
+        reserved=partial(reservations, family),
+        wanted=wanted_reservations,
         inject=partial(inject_instances, settings, library),
         names=partial(names, family),
         edits=partial(instance_edits, settings, library),
@@ -115,7 +115,7 @@ def former_side(settings: CambriconSettings, family: Family) -> PartitionSide | 
         return None
 
     def known(pod: PodView) -> list[Reservation]:
-        return [one for one in reserved(family, pod) if one.uuid]
+        return [one for one in reservations(family, pod) if one.uuid]
 
     return replace(
         partition_side(settings, family), reserved=known, wanted=lambda _assignment: (), by_claims=False, sized=None
@@ -134,7 +134,7 @@ def mode_side(settings: CambriconSettings) -> ModeSide | None:
     )
 
 
-def reserved(family: Family, pod: PodView) -> list[Reservation]:
+def reservations(family: Family, pod: PodView) -> list[Reservation]:
     """What the decision grants each container, with the driver's names where the pod has them. ``WireError``."""
     keys = family.rules.annotations
     if not pod.annotations.get(keys.allocated):
@@ -143,12 +143,12 @@ def reserved(family: Family, pod: PodView) -> list[Reservation]:
     recorded = _recorded(pod.annotations.get(NAMES, ""))
     return [
         _reservation(claim.container.name, number, grant, recorded)
-        for claim in claims(pod, question)
+        for claim in decided_shares(pod, question)
         for number, grant in enumerate(_in_order(claim.grants))
     ]
 
 
-def wanted(assignment: Assignment) -> list[Reservation]:
+def wanted_reservations(assignment: Assignment) -> list[Reservation]:
     grants = _in_order([share.grant for share in assignment.shares])
     return [_reservation(assignment.container.name, number, grant, {}) for number, grant in enumerate(grants)]
 

@@ -28,7 +28,16 @@ from hami_plugin.scheduler.engine.requests import (
 )
 from hami_plugin.sdk import AnnotationKeys, Family, Patch, Resources, SchedulingRules
 from vendors.enflame import partitions
-from vendors.enflame.partitions import MIB_PER_GB, DrsProfile, Wanted, chosen, in_gb, number, offered, size
+from vendors.enflame.partitions import (
+    MIB_PER_GB,
+    DrsProfile,
+    Wanted,
+    in_gb,
+    number,
+    offered_profiles,
+    size,
+    smallest_profile,
+)
 from vendors.enflame.settings import EnflameSettings
 
 DEVICE_TYPE = "Enflame"
@@ -104,7 +113,7 @@ def family(settings: EnflameSettings, clock: Callable[[], int]) -> Family:
                 restore=restore,
             ),
             admit=admission(settings),
-            node_devices=lambda of: partitions.noted(of, DEVICE_TYPE, cards(of)),
+            node_devices=lambda of: partitions.annotated_cards(of, DEVICE_TYPE, cards(of)),
             patch=patch(clock),
             lock=None,
         ),
@@ -169,7 +178,7 @@ def some_profile(context: Context) -> Reason | None:
 
 
 def _profile(context: Context) -> DrsProfile | None:
-    return chosen(_wanted(context), context.demand.cores, offered(context.states))
+    return smallest_profile(_wanted(context), context.demand.cores, offered_profiles(context.states))
 
 
 def _wanted(context: Context) -> Wanted:
@@ -179,7 +188,7 @@ def _wanted(context: Context) -> Wanted:
 
 def charge(state: DeviceState, context: Context, _eligible: Sequence[Candidate]) -> Charge | Reason:
     """The profile's memory and cores, with what the agent needs to cut it."""
-    profile, profiles = _profile(context), offered(context.states)
+    profile, profiles = _profile(context), offered_profiles(context.states)
     if profile is None:
         return Reason.MODE
     return Charge(
@@ -205,11 +214,11 @@ def cores_if_counted(candidate: Candidate, context: Context, eligible: Sequence[
 def book(state: DeviceState, grant: Grant, _pod: PodView) -> Booked:
     """A partition takes as many slots as it has slices."""
     slots = max(1, number((grant.notes or {}).get("drsSlice")))
-    return partitions.booked(state, grant, _cut(state, grant), slots)
+    return partitions.book_partition(state, grant, _cut(state, grant), slots)
 
 
 def restore(state: DeviceState, grant: Grant, pod: PodView) -> DeviceState:
-    return partitions.had(state, grant, pod, _cut(state, grant))
+    return partitions.restore_partition(state, grant, pod, _cut(state, grant))
 
 
 def _cut(state: DeviceState, grant: Grant) -> str:
@@ -221,7 +230,7 @@ def a_partition_is_free(candidate: Candidate, context: Context, _eligible: Seque
     if not partitions.is_cut(candidate.state):
         return None
     profile = _profile(context)
-    free = partitions.left(candidate.state).get(profile.name, 0) if profile else 0
+    free = partitions.free_partitions(candidate.state).get(profile.name, 0) if profile else 0
     return None if free > 0 else Reason.NO_PARTITION
 
 

@@ -59,29 +59,29 @@ def node_side(settings: EnflameSettings, family: Family) -> NodeSide:
     )
     common = replace(common, delivery=delivery(settings, family.resources.device_type))
     if family.resources.device_type == WHOLE:
-        return replace(common, register=registered(WHOLE, slots=1))
+        return replace(common, register=register_share(WHOLE, slots=1))
     announced = replace(common, announce=partial(cut_cards, settings, family.resources.device_type))
     if settings.on_demand and family.resources.device_type == (SHARED if settings.serve == "auto" else DEVICE_TYPE):
         announced = replace(announced, partitions=partition_side(settings, family.resources.device_type))
     if family.resources.device_type == SHARED:
         if announced.partitions:
             return replace(announced, replicas=lambda _device: SLICES, register=shared_on_demand)
-        register = registered(DEVICE_TYPE, slots=UNITS)
+        register = register_share(DEVICE_TYPE, slots=UNITS)
         return replace(announced, replicas=share_replicas, register=register, place=place_share)
     if announced.partitions:
         return replace(announced, replicas=lambda _device: SLICES, register=to_be_cut, encode=capacity)
-    return replace(announced, replicas=slices_cut, register=partitioned, encode=capacity, place=place_partition)
+    return replace(announced, replicas=slices_cut, register=register_drs, encode=capacity, place=place_partition)
 
 
 def partition_side(settings: EnflameSettings, device_type: str) -> PartitionSide:
     """Partitions that are cut for shares, or for slices."""
     return PartitionSide(
         open=partial(_open, settings, device_type),
-        reserved=partial(on_demand.reserved, settings, device_type),
-        wanted=on_demand.wanted,
+        reserved=partial(on_demand.reservations, settings, device_type),
+        wanted=on_demand.wanted_reservations,
         inject=partial(inject_made, settings),
         names=on_demand.names,
-        without=without,
+        without=subtract_blocked,
         announce=partial(partitions.room, device_type),
         edits=lambda device, _partition, host: device_edits(settings, device, host),
         by_claims=True,
@@ -107,20 +107,20 @@ def _open(settings: EnflameSettings, device_type: str, host: HostFiles) -> Parti
     return DrsPartitions(settings, f"{host.paths.node}-{on_demand.name_of(device_type)}")
 
 
-def without(info: DeviceInfo, blocked: Sequence[Partition]) -> DeviceInfo:
+def subtract_blocked(info: DeviceInfo, blocked: Sequence[Partition]) -> DeviceInfo:
     """The card with the slices that are left beside partitions that no scheduler counts."""
     return replace(info, count=min(info.count, slices_left(one.profile for one in blocked)))
 
 
 def to_be_cut(device: Device, legacy: bool) -> DeviceInfo:
     """A card of which all slices may be cut."""
-    info = partitioned(device, legacy)
+    info = register_drs(device, legacy)
     return replace(info, count=SLICES, custom={**(info.custom or {}), **_room_of(device)})
 
 
 def shared_on_demand(device: Device, legacy: bool) -> DeviceInfo:
     """A card of which partitions are cut for shares."""
-    return replace(registered(DEVICE_TYPE, slots=UNITS)(device, legacy), custom=_room_of(device))
+    return replace(register_share(DEVICE_TYPE, slots=UNITS)(device, legacy), custom=_room_of(device))
 
 
 def _room_of(device: Device) -> Mapping[str, object]:
@@ -128,7 +128,7 @@ def _room_of(device: Device) -> Mapping[str, object]:
     return partitions.room_notes(cut.profiles, slices_left(one.profile for one in cut.partitions)) if cut else {}
 
 
-def partitioned(device: Device, _legacy: bool) -> DeviceInfo:
+def register_drs(device: Device, _legacy: bool) -> DeviceInfo:
     """A card as Enflame's own annotation describes it."""
     cut = cut_of(device)
     profiles = dict(cut.profiles) if cut else {}
@@ -175,13 +175,13 @@ def cut_cards(
     """What has been cut of the family's cards, where it is lent."""
     if settings.on_demand:
         return {partitions.key(device_type): None}
-    return partitions.announced(device_type, snapshot, {one.uuid: cut_of(one) for one in snapshot.devices})
+    return partitions.cut_annotation(device_type, snapshot, {one.uuid: cut_of(one) for one in snapshot.devices})
 
 
 def place_partition(grant: Grant, device: Device, others: Sequence[Grant]) -> Grant:
     """The first partition of the granted size that nobody else has. Without one, the grant has none."""
     cut = cut_of(device)
-    return partitions.lent(device, cut, partitions.for_partition(grant, partitions.sizes(cut)), grant, others)
+    return partitions.lend_partition(device, cut, partitions.for_partition(grant, partitions.sizes(cut)), grant, others)
 
 
 def device_edits(settings: EnflameSettings, device: Device, host: HostFiles) -> ContainerEdits:
@@ -210,7 +210,7 @@ def inject(settings: EnflameSettings, assignment: Assignment, _host: HostFiles) 
             if share.device.family == DEVICE_TYPE
             else (settings.shared,)
         )
-        if partitions.several(assignment.pod, len(shares), resources):
+        if partitions.asks_for_several(assignment.pod, len(shares), resources):
             raise RefusedError(
                 RefusalReason.NOT_PREPARED,
                 f"pod {assignment.pod.key} is granted several partitions, and a pod can have one, for one container",
@@ -255,10 +255,10 @@ def place_share(grant: Grant, device: Device, others: Sequence[Grant]) -> Grant:
     """Where partitions have been cut, one that serves the share, and that nobody else has."""
     cut = cut_of(device)
     profile = partitions.for_percent(grant.memory or UNITS, partitions.sizes(cut))
-    return partitions.lent(device, cut, profile, grant, others)
+    return partitions.lend_partition(device, cut, profile, grant, others)
 
 
-def registered(kind: str, *, slots: int) -> Callable[[Device, bool], DeviceInfo]:
+def register_share(kind: str, *, slots: int) -> Callable[[Device, bool], DeviceInfo]:
     """A card as HAMi's scheduler makes it up from the node's capacity."""
 
     def info(device: Device, _legacy: bool) -> DeviceInfo:

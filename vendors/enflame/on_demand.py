@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.model.placement import Assignment, Share
 from hami_plugin.model.views import PodView
-from hami_plugin.protocol.decisions import asking, decode_devices
+from hami_plugin.protocol.decisions import decode_devices, requesting_containers
 from hami_plugin.protocol.grammar import from_json, object_of, to_json
 from hami_plugin.sdk import (
     NOWHERE,
@@ -183,11 +183,11 @@ def name_of(device_type: str) -> str:
     return next(name for kind, name in NAMES.values() if kind == device_type)
 
 
-def reserved(settings: EnflameSettings, device_type: str, pod: PodView) -> list[Reservation]:
+def reservations(settings: EnflameSettings, device_type: str, pod: PodView) -> list[Reservation]:
     """One reservation per container, with uuid and instance if annotated; else its profile is the percentage."""
     pieces = [piece for piece in decode_devices(pod.annotations.get(KEYS.allocated, "")) if piece]
     resources = (settings.drs, settings.memory, settings.cores) if device_type == DEVICE_TYPE else (settings.shared,)
-    containers = asking(pod, *resources, *(() if device_type == DEVICE_TYPE else (CARDS, SHARED_SLICES)))
+    containers = requesting_containers(pod, *resources, *(() if device_type == DEVICE_TYPE else (CARDS, SHARED_SLICES)))
     if len(pieces) != len(containers):
         return []
     recorded = _recorded(pod)
@@ -216,7 +216,7 @@ def _recorded(pod: PodView) -> Mapping[str, object]:
     return object_of({"recorded": from_json(text, ASSIGNED)}, "recorded", ASSIGNED) or {} if text else {}
 
 
-def wanted(assignment: Assignment) -> list[Reservation]:
+def wanted_reservations(assignment: Assignment) -> list[Reservation]:
     """The smallest partition that serves the container's share, or the one of its size."""
     shares, pod = assignment.shares, assignment.pod
     if len(shares) != 1:

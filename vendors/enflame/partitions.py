@@ -11,7 +11,7 @@ from typing import Final
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import NodeView, PodView
-from hami_plugin.protocol.decisions import asking
+from hami_plugin.protocol.decisions import requesting_containers
 from hami_plugin.protocol.grammar import from_json, int_of, object_of, to_json
 from hami_plugin.protocol.keys import OWN
 from hami_plugin.protocol.register import DeviceInfo
@@ -44,7 +44,7 @@ class Wanted:
     memory: int = 0
 
 
-def offered(states: Sequence[DeviceState]) -> tuple[DrsProfile, ...]:
+def offered_profiles(states: Sequence[DeviceState]) -> tuple[DrsProfile, ...]:
     """The profiles of these cards, the smallest first."""
     ids = {name: str(one) for state in states for name, one in (state.notes.get("profiles") or {}).items()}
     sizes = {name: size(name) for name in sorted(ids) if all(0 < part <= MAX_SIZE for part in size(name))}
@@ -57,7 +57,7 @@ def offered(states: Sequence[DeviceState]) -> tuple[DrsProfile, ...]:
     return tuple(sorted(found, key=lambda profile: (profile.slices, profile.memory)))
 
 
-def chosen(wanted: Wanted, cores: int, profiles: Sequence[DrsProfile]) -> DrsProfile | None:
+def smallest_profile(wanted: Wanted, cores: int, profiles: Sequence[DrsProfile]) -> DrsProfile | None:
     """The smallest profile that satisfies a request; None when none does."""
     if wanted.slices:
         return next((profile for profile in profiles if profile.slices == wanted.slices), None)
@@ -121,13 +121,15 @@ def sizes(cut: DrsState | None) -> Sizes:
     return dict(sorted(Counter(one.profile for one in (cut.partitions if cut else ())).items()))
 
 
-def announced(device_type: str, snapshot: Snapshot, cut_of: Mapping[str, DrsState | None]) -> Mapping[str, str | None]:
+def cut_annotation(
+    device_type: str, snapshot: Snapshot, cut_of: Mapping[str, DrsState | None]
+) -> Mapping[str, str | None]:
     """The annotation of a node. It says nothing where no card can be cut, nor where the family has none."""
     cards = {str(one.index): sizes(cut_of[one.uuid]) for one in snapshot.devices if cut_of[one.uuid]}
     return {key(device_type): to_json(cards, key(device_type)) if cards else None, room_key(device_type): None}
 
 
-def noted(node: NodeView, device_type: str, infos: Iterable[DeviceInfo]) -> tuple[DeviceInfo, ...]:
+def annotated_cards(node: NodeView, device_type: str, infos: Iterable[DeviceInfo]) -> tuple[DeviceInfo, ...]:
     """The cards with what the node says has been cut of them. Without that, as somebody else would cut them."""
     for where, read in ((room_key(device_type), _room), (key(device_type), _counts)):
         if text := node.annotations.get(where, ""):
@@ -189,7 +191,7 @@ def for_partition(grant: Grant, cut: Sizes) -> str:
     return next((name for name in cut if size(name) == wanted), "")
 
 
-def lent(device: Device, cut: DrsState | None, profile: str, grant: Grant, others: Iterable[Grant]) -> Grant:
+def lend_partition(device: Device, cut: DrsState | None, profile: str, grant: Grant, others: Iterable[Grant]) -> Grant:
     """The first partition of the profile that nobody else has. Without one, the grant has none."""
     have = {(other.notes or {}).get("partition") for other in others if other.uuid == device.uuid}
     free = (one.uuid for one in (cut.partitions if cut else ()) if one.profile == profile and one.uuid not in have)
@@ -202,7 +204,7 @@ def is_cut(state: DeviceState) -> bool:
     return CUT in state.notes
 
 
-def left(state: DeviceState) -> Sizes:
+def free_partitions(state: DeviceState) -> Sizes:
     """Partitions that nobody has."""
     counts: Sizes = state.notes.get(LEFT, state.notes.get(CUT, {}))
     if ROOM in state.notes:
@@ -216,7 +218,7 @@ def _without(state: DeviceState, profile: str) -> DeviceState:
         return state
     if ROOM in state.notes:
         return replace(state, notes={**state.notes, ROOM: state.notes[ROOM] - size(profile)[0]})
-    counts = left(state)
+    counts = free_partitions(state)
     return replace(state, notes={**state.notes, LEFT: {**counts, profile: counts.get(profile, 0) - 1}})
 
 
@@ -231,22 +233,22 @@ def one_each(*resources: str) -> Callable[[Context], Reason | None]:
         if any(ROOM in state.notes for state in context.states):
             return Reason.ONE_PARTITION if context.demand.count > 1 else None
         cut = any(map(is_cut, context.states))
-        return Reason.ONE_PARTITION if cut and several(context.pod, context.demand.count, resources) else None
+        return Reason.ONE_PARTITION if cut and asks_for_several(context.pod, context.demand.count, resources) else None
 
     return gate
 
 
-def several(pod: PodView, count: int, resources: Sequence[str]) -> bool:
+def asks_for_several(pod: PodView, count: int, resources: Sequence[str]) -> bool:
     """Whether a pod asks for more than one partition: of ``count`` cards, or for several containers."""
-    return count > 1 or len(asking(pod, *resources)) > 1
+    return count > 1 or len(requesting_containers(pod, *resources)) > 1
 
 
-def booked(state: DeviceState, grant: Grant, profile: str, slots: int = 1) -> Booked:
+def book_partition(state: DeviceState, grant: Grant, profile: str, slots: int = 1) -> Booked:
     """The share, and its partition."""
     return _without(subtract_grant(state, grant, slots=slots), profile), grant
 
 
-def had(state: DeviceState, grant: Grant, pod: PodView, profile: str) -> DeviceState:
+def restore_partition(state: DeviceState, grant: Grant, pod: PodView, profile: str) -> DeviceState:
     """What a pod has already."""
     return _without(restore_grant(state, grant, pod), profile)
 

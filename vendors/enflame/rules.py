@@ -95,7 +95,7 @@ def shared(settings: EnflameSettings, clock: Callable[[], int]) -> Family:
                 restore=restore,
             ),
             admit=admission(settings, request),
-            node_devices=lambda of: partitions.noted(of, SHARED, counted_cards(of)),
+            node_devices=lambda of: partitions.annotated_cards(of, SHARED, counted_cards(of)),
             patch=patch(clock),
             lock=None,
         ),
@@ -108,7 +108,7 @@ def a_partition_is_free(candidate: Candidate, _context: Context, _eligible: Sequ
     if not is_cut(state):
         return None
     profile = partitions.for_percent(candidate.charge.memory, state.notes[partitions.CUT])
-    return None if partitions.left(state).get(profile, 0) > 0 else Reason.NO_PARTITION
+    return None if partitions.free_partitions(state).get(profile, 0) > 0 else Reason.NO_PARTITION
 
 
 @enough
@@ -121,11 +121,11 @@ def tightest(eligible: Sequence[Candidate], context: Context) -> Sequence[Candid
 
 
 def book(state: DeviceState, grant: Grant, _pod: PodView) -> Booked:
-    return partitions.booked(state, grant, _profile(state, grant))
+    return partitions.book_partition(state, grant, _profile(state, grant))
 
 
 def restore(state: DeviceState, grant: Grant, pod: PodView) -> DeviceState:
-    return partitions.had(state, grant, pod, _profile(state, grant))
+    return partitions.restore_partition(state, grant, pod, _profile(state, grant))
 
 
 def _profile(state: DeviceState, grant: Grant) -> str:

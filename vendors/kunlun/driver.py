@@ -30,17 +30,17 @@ def naming(settings: KunlunSettings, paths: HostPaths, card: Card) -> tuple[str,
     return (PART, card.uuid) if settings.serve == "parts" else (WHOLE, f"{paths.node}-{WHOLE}-{card.index}")
 
 
-def asked(settings: KunlunSettings, parse: Callable[[str], T], *arguments: str) -> T:
+def query_tool(settings: KunlunSettings, parse: Callable[[str], T], *arguments: str) -> T:
     return read(settings.xpu_smi, parse, *arguments, deadline=settings.tool_seconds)
 
 
 def list_cards(settings: KunlunSettings, _paths: HostPaths) -> Sequence[Card | str]:
     """The XPUs, by two answers of the tool: facts by column, and names."""
-    names = asked(settings, named, "-L")
-    return asked(settings, lambda table: [card(line, names) for line in lines(table) if line.strip()], "-m")
+    names = query_tool(settings, parse_names, "-L")
+    return query_tool(settings, lambda table: [card(line, names) for line in lines(table) if line.strip()], "-m")
 
 
-def named(listing: str) -> Mapping[str, str]:
+def parse_names(listing: str) -> Mapping[str, str]:
     """Names by index."""
     return {found[1]: found[2] for line in lines(listing) if (found := _NAMED.search(line))}
 
@@ -62,7 +62,7 @@ def card(line: str, names: Mapping[str, str]) -> Card | str:
 
 def loads(settings: KunlunSettings) -> Mapping[str, DeviceLoad]:
     """By two more columns: MiB in use, and percent."""
-    found = asked(settings, lambda table: [load(line) for line in lines(table)], "-m")
+    found = query_tool(settings, lambda table: [load(line) for line in lines(table)], "-m")
     return {place: one for place, one in found if place}
 
 
@@ -75,13 +75,13 @@ def load(line: str) -> tuple[str, DeviceLoad]:
         return "", DeviceLoad()
 
 
-def linked(settings: KunlunSettings) -> Mapping[tuple[int, int], int]:
+def list_links(settings: KunlunSettings) -> Mapping[tuple[int, int], int]:
     """Pairs with an XPU-Link, as the board has them and not as the wings of an older one would."""
-    return asked(settings, direct, "topo", "-m")
+    return query_tool(settings, direct_links, "topo", "-m")
 
 
-def direct(table: str) -> Mapping[tuple[int, int], int]:
+def direct_links(table: str) -> Mapping[tuple[int, int], int]:
     return {pair: 1 for pair, cell in matrix(table, "XPU").items() if cell == _LINKED}
 
 
-FABRIC = Fabric(title=_LINKED, lanes=linked)
+FABRIC = Fabric(title=_LINKED, lanes=list_links)

@@ -65,7 +65,7 @@ OUTWEIGHING = (Reason.EXCLUSIVE, Reason.UUID_MISMATCH, Reason.NO_SLOT)
 """Why cards with room do not serve. Only the first that applies is told."""
 
 
-def wired(free: Sequence[int], count: int) -> tuple[int, ...]:
+def choose_wired(free: Sequence[int], count: int) -> tuple[int, ...]:
     """Which of the free cards to take; none if there is no such group."""
     cards = sorted(set(free) & set(range(CARDS)))
     if count == CARDS:
@@ -93,14 +93,14 @@ def _linked(pair: set[int]) -> bool:
 
 
 def by_wiring(*alone: DeviceCheck) -> Select:
-    """The cards that ``wired`` names; else one reason.
+    """The cards that ``choose_wired`` names; else one reason.
 
     ``alone`` are rules that may keep a card from a pod although it has room.
     """
 
     def select(eligible: Sequence[Candidate], context: Context) -> Selection:
         free = {candidate.state.index: candidate for candidate in eligible}
-        chosen = wired(tuple(free), context.demand.count)
+        chosen = choose_wired(tuple(free), context.demand.count)
         if chosen:
             return tuple(free[card] for card in chosen)
         kept = Counter(reason for state in context.states for reason in _against(state, context, alone))

@@ -102,7 +102,7 @@ def qualities(state: DeviceState) -> AbstractSet[str]:
     return (declared or {state.notes.get(_QOS_NOTE, "")}) - {""}
 
 
-def there(state: DeviceState, reason: Reason) -> str:
+def qos_on_card(state: DeviceState, reason: Reason) -> str:
     """Which qualities of service a card has that is refused for its own; a word of somebody's own is not repeated."""
     if reason is not Reason.QOS_MISMATCH:
         return ""
@@ -120,7 +120,7 @@ def unless_online(check: ChargeCheck) -> ChargeCheck:
 
 
 @enough
-def least_disturbed(eligible: Sequence[Candidate], context: Context) -> Sequence[Candidate]:
+def fewest_online_first(eligible: Sequence[Candidate], context: Context) -> Sequence[Candidate]:
     """For an online pod: cards with the fewest online pods, then the fewest offline ones; all-offline cards last."""
 
     def rank(candidate: Candidate) -> tuple[bool, int, int]:
@@ -130,7 +130,7 @@ def least_disturbed(eligible: Sequence[Candidate], context: Context) -> Sequence
     return sorted(eligible, key=rank)[: context.demand.count]
 
 
-def disturbance(decision: Decision) -> int:
+def disturbance_score(decision: Decision) -> int:
     """What an online pod's arrival costs those on its cards, below 0."""
     there = {state.uuid: _classes(state) for state in decision.before}
     total = 0
@@ -149,7 +149,7 @@ def book(state: DeviceState, grant: Grant, pod: PodView) -> Booked:
     return replace(after, notes={**state.notes, _QOS_NOTE: qos}), grant
 
 
-def restored(state: DeviceState, grant: Grant, pod: PodView) -> DeviceState:
+def restore_grant_and_class(state: DeviceState, grant: Grant, pod: PodView) -> DeviceState:
     """The card with what a pod has of it. The pod brings its quality of service, the default one where it has none; a
     pod with a whole card has none.
     """
@@ -212,12 +212,12 @@ def shared_gpus(settings: MetaxSettings, clock: Callable[[], int]) -> Family:
                 checks=(CHARGED[0], *map(unless_online, CHARGED[1:])),
                 select=when(
                     lambda context: is_online(context.pod),
-                    then=least_disturbed,
+                    then=fewest_online_first,
                     otherwise=when(_whole_cards, then=zones.within_zone, otherwise=first),
                 ),
                 book=book,
-                restore=restored,
-                detail=there,
+                restore=restore_grant_and_class,
+                detail=qos_on_card,
                 score=_score(aware=settings.topology_aware),
             ),
             admit=_admission(names.count),
@@ -305,7 +305,7 @@ def _score(*, aware: bool) -> Score:
 
     def score(decision: Decision) -> Ranking:
         if is_online(decision.pod):
-            return Ranking(value=disturbance(decision))
+            return Ranking(value=disturbance_score(decision))
         wanted = decision.pod.annotations.get(TOPOLOGY_AWARE)
         counts = wanted in GO_TRUE or (aware and wanted not in GO_FALSE)
         return Ranking(value=zones.linked_score(decision) if counts else 0)

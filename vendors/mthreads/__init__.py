@@ -241,16 +241,16 @@ def naming(_settings: MthreadsSettings, paths: HostPaths, card: Card) -> tuple[s
     return DEVICE_TYPE, f"{paths.node}-mthreads-{card.index}"
 
 
-def asked(settings: MthreadsSettings, parse: Callable[[str], T], *arguments: str) -> T:
+def query_tool(settings: MthreadsSettings, parse: Callable[[str], T], *arguments: str) -> T:
     return read(settings.mthreads_gmi, parse, *arguments, deadline=settings.tool_seconds)
 
 
 def list_cards(settings: MthreadsSettings, _paths: HostPaths) -> Sequence[Card | str]:
     """The GPUs of the tool's report."""
-    return asked(settings, partial(reported, settings.mthreads_gmi), "-q", "--json")
+    return query_tool(settings, partial(list_reported, settings.mthreads_gmi), "-q", "--json")
 
 
-def reported(tool: Path, printed: str) -> Sequence[Card | str]:
+def list_reported(tool: Path, printed: str) -> Sequence[Card | str]:
     return [card(entry) for entry in entries(tool, printed)]
 
 
@@ -263,7 +263,7 @@ def entries(tool: Path, printed: str) -> Sequence[Any]:
 
 def loads(settings: MthreadsSettings) -> Mapping[str, DeviceLoad]:
     """By the same report."""
-    found = asked(settings, partial(entries, settings.mthreads_gmi), "-q", "--json")
+    found = query_tool(settings, partial(entries, settings.mthreads_gmi), "-q", "--json")
     return {place: in_use(entry) for entry in found if (place := address(str(entry)))}
 
 
@@ -295,10 +295,10 @@ def card(entry: Any) -> Card | str:
 
 def linked(settings: MthreadsSettings) -> Mapping[tuple[int, int], int]:
     """How many MTLinks are bonded between two GPUs; the tool writes ``MT2`` for two."""
-    return asked(settings, bonded, "topo", "-m")
+    return query_tool(settings, bonded_pairs, "topo", "-m")
 
 
-def bonded(table: str) -> Mapping[tuple[int, int], int]:
+def bonded_pairs(table: str) -> Mapping[tuple[int, int], int]:
     cells = matrix(table, "GPU")
     return {pair: int(found[1]) for pair, cell in cells.items() if (found := _BONDED.fullmatch(cell))}
 

@@ -284,7 +284,7 @@ def driver_places(root: Path, view: Path) -> tuple[DriverPlace, ...]:
     return tuple(DriverPlace(layout=layout, tree=_below(whole, layout.root)) for layout in chosen)
 
 
-def search(where: Sequence[DriverPlace], version: str) -> DriverFiles:
+def find_driver_files(where: Sequence[DriverPlace], version: str) -> DriverFiles:
     """The files of the driver whose kernel module has ``version``; of any driver, if that is not known."""
     tried: list[str] = []
     for place in where:
@@ -368,7 +368,7 @@ def find_hook(configured: str, host: RootedTree | None) -> HookProgram:
     return HookProgram(remark="no hook: neither nvidia-cdi-hook nor nvidia-ctk is in the usual places")
 
 
-def mounted(files: DriverFiles, hook: HookProgram) -> ContainerEdits:
+def driver_mounts(files: DriverFiles, hook: HookProgram) -> ContainerEdits:
     """Every library and program, read-only; then the hooks.
 
     A runtime cannot make links, so without the hook each library is also mounted under the names that programs load.

@@ -36,12 +36,12 @@ def partition_side(settings: NvidiaSettings, card_type: Callable[[str], str]) ->
     """For ``operatingMode: mig``. ``card_type`` is what schedulers call a model."""
     return PartitionSide(
         open=partial(_open, settings),
-        reserved=reserved,
-        wanted=wanted,
+        reserved=reservations,
+        wanted=wanted_reservations,
         inject=partial(inject, settings, settings.delivery),
         names=names,
-        registered=partial(registered, settings),
-        edits=partial(described, settings),
+        registered=partial(register_profiles, settings),
+        edits=partial(instance_edits, settings),
         by_claims=True,
         allowed=lambda device, profiles: _allowed(settings, card_type(device.model), profiles),
     )
@@ -77,7 +77,7 @@ def mode_side(settings: NvidiaSettings) -> ModeSide | None:
     return ModeSide(name="MIG", open=partial(_open, settings), wanted=wanted_mode)
 
 
-def reserved(pod: PodView) -> list[Reservation]:
+def reservations(pod: PodView) -> list[Reservation]:
     """What the pod's annotation places, for whichever of its containers. ``WireError`` where it cannot be read."""
     return [_reservation(one, pod) for one in decode_mig(pod.annotations.get(ALLOCATIONS, ""))]
 
@@ -97,11 +97,11 @@ def _reservation(one: MigAllocation, pod: PodView) -> Reservation:
     )
 
 
-def wanted(assignment: Assignment) -> list[Reservation]:
+def wanted_reservations(assignment: Assignment) -> list[Reservation]:
     """The container's instances in the order of its devices, one for each grant. ``RefusedError`` otherwise."""
     name, pod = assignment.container.name, assignment.pod
     try:
-        found = sorted((one for one in reserved(pod) if one.container == name), key=lambda one: one.device)
+        found = sorted((one for one in reservations(pod) if one.container == name), key=lambda one: one.device)
     except WireError as error:
         raise RefusedError(RefusalReason.BAD_ANNOTATION, str(error)) from error
     granted = sorted(share.grant.uuid for share in assignment.shares if share.device.mode == MIG_MODE)
@@ -131,7 +131,7 @@ def _named(one: MigAllocation, pod: PodView, made: Mapping[tuple[str, int], Part
     return replace(one, instance=instance)
 
 
-def registered(settings: NvidiaSettings, info: DeviceInfo, profiles: Sequence[Profile]) -> DeviceInfo:
+def register_profiles(settings: NvidiaSettings, info: DeviceInfo, profiles: Sequence[Profile]) -> DeviceInfo:
     """With what its card may be cut into; a card without any takes no container."""
     if info.mode != MIG_MODE:
         return info
@@ -178,7 +178,7 @@ def inject(
     return Injection(edits=edits)
 
 
-def described(settings: NvidiaSettings, device: Device, one: Partition, host: HostFiles) -> ContainerEdits:
+def instance_edits(settings: NvidiaSettings, device: Device, one: Partition, host: HostFiles) -> ContainerEdits:
     """An instance's own nodes: its card's, and the two of its capabilities."""
     return device_nodes(settings, _names(settings, device, one, host))
 

@@ -35,7 +35,14 @@ from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.sdk import Family, Injection, Leftovers, NodeSide, Parameter, Parameters, ToolError
 from hami_plugin.sdk.tools import output
 from vendors.nvidia.delivery import control_nodes, device_nodes, is_there, visible
-from vendors.nvidia.driver_files import DriverFiles, HookProgram, driver_places, find_hook, mounted, search
+from vendors.nvidia.driver_files import (
+    DriverFiles,
+    HookProgram,
+    driver_mounts,
+    driver_places,
+    find_driver_files,
+    find_hook,
+)
 from vendors.nvidia.dynamic_mig import former_side, mode_side, partition_side
 from vendors.nvidia.host import FAMILY, VISIBLE, VOID, HostTrees, instance, instances, read_capabilities
 from vendors.nvidia.host_files import RootedTree
@@ -386,7 +393,7 @@ def shared_edits(settings: NvidiaSettings, reports: Reports, host: HostFiles) ->
     )
     files, hook = driver_files(settings, host), hook_program(settings)
     reports.tell((*files.report(), hook.remark), found=files.place is not None)
-    return edits.merged(mounted(files, hook))
+    return edits.merged(driver_mounts(files, hook))
 
 
 def slices(settings: NvidiaSettings, device: Device, host: HostFiles) -> Mapping[str, ContainerEdits]:
@@ -420,7 +427,7 @@ def driver_files(settings: NvidiaSettings, host: HostFiles) -> DriverFiles:
     """The files of the driver that the kernel has loaded."""
     tree = _driver_tree(settings)
     version = HostTrees(sysfs=_sysfs(settings, host), proc=_proc(settings, host)).kernel_version()
-    return search(driver_places(tree.host, tree.view), version)
+    return find_driver_files(driver_places(tree.host, tree.view), version)
 
 
 def hook_program(settings: NvidiaSettings) -> HookProgram:

@@ -39,7 +39,7 @@ def family(device_type: str) -> Family:
     )
 
 
-def divided(card: Sighting, strategy: Strategy) -> tuple[Sighting, ...]:
+def instance_sightings(card: Sighting, strategy: Strategy) -> tuple[Sighting, ...]:
     """The instances of a card, each with the card's fault or its own."""
     return tuple(_sighted(card, one, strategy) for one in instances(card.device) if one.profile)
 
@@ -148,7 +148,7 @@ class Parts:
             if card.device.traits is None or card.device.mode == MIG_MODE:
                 yield card
             else:
-                parts = divided(card, self._strategy)
+                parts = instance_sightings(card, self._strategy)
                 self._cut[card.device.uuid] = tuple(part.device for part in parts)
                 yield from parts
 

@@ -154,7 +154,7 @@ def dies(device: Device) -> Dies:
     return device.traits if isinstance(device.traits, Dies) else Dies(numbers=(), card="")
 
 
-def numbered(paths: HostPaths, addresses: Sequence[str], before: Mapping[str, int]) -> Mapping[str, int]:
+def die_numbers(paths: HostPaths, addresses: Sequence[str], before: Mapping[str, int]) -> Mapping[str, int]:
     """The dies' numbers, by which the driver names their nodes; it gives them in the order of the bus.
 
     Those of ``before`` stay. The others are numbered where there are as many nodes left as dies: with one missing
@@ -167,7 +167,7 @@ def numbered(paths: HostPaths, addresses: Sequence[str], before: Mapping[str, in
     return {**kept, **dict(zip(new, left, strict=True))} if len(new) == len(left) else kept
 
 
-def listed(tool: Path, deadline: float = DEADLINE_S) -> Mapping[str, ListedDie]:
+def list_dies(tool: Path, deadline: float = DEADLINE_S) -> Mapping[str, ListedDie]:
     """What the tool tells, by PCI address. A die of which it does not tell all is absent."""
     if not tool.is_file():
         raise DriverUnavailableError(
@@ -213,14 +213,14 @@ class DieDiscoverer:
     def __init__(self, paths: HostPaths, tool: Path, *, whole: bool) -> None:
         self._paths = paths
         self._whole = whole
-        self._listed = Kept(lambda: listed(tool), every=ASK_EVERY_S)
+        self._listed = Kept(lambda: list_dies(tool), every=ASK_EVERY_S)
         self._known: dict[str, ListedDie] = {}
         self._numbers: Mapping[str, int] = {}
 
     def __call__(self, ask: Callable[[str | None], None]) -> Discovery:
         places = self._places()
         addresses = tuple(place.address for place in places)
-        self._numbers = numbered(self._paths, addresses, self._numbers)
+        self._numbers = die_numbers(self._paths, addresses, self._numbers)
         ask(None)
         listed_dies = self._listed.answer(addresses)
         self._known.update(listed_dies)

@@ -20,8 +20,8 @@ from hami_plugin.cli.doctor.cluster import ClusterFacts, services
 from hami_plugin.cli.doctor.findings import Unavailable, items, member, text_in
 from hami_plugin.cli.doctor.pod import LimitedProcess, PodFacts, SchedulingVerdict
 from hami_plugin.cli.doctor.probe import Probed, probed
-from hami_plugin.cli.fit.inquiry import Inquiry, answered
-from hami_plugin.cli.live import api_calls, everything, read_by
+from hami_plugin.cli.fit.inquiry import Inquiry, answer_inquiry
+from hami_plugin.cli.live import api_calls, list_all, read_by
 from hami_plugin.cli.pages import page
 from hami_plugin.cluster.client import NODES, PODS
 from hami_plugin.cluster.requests import ApiCall, ApiCalls
@@ -32,7 +32,7 @@ from hami_plugin.errors import ClusterError, ConfigError, HamiError, WireError
 from hami_plugin.model.views import Json, PodView, pod_view
 from hami_plugin.node_status.annotations import Traces
 from hami_plugin.process.threads import StuckError, WorkThread
-from hami_plugin.protocol.decisions import claims
+from hami_plugin.protocol.decisions import decided_shares
 from hami_plugin.scheduler.extender.app import configured, families
 from hami_plugin.sdk import Family
 
@@ -124,7 +124,7 @@ async def _probed(facts: PodFacts, pod: PodView, kubeconfig: Path | None) -> tup
         if not family.node.usage:
             continue
         with suppress(WireError):  # which the lines about the decision tell
-            for claim in claims(pod, question_of(family)):
+            for claim in decided_shares(pod, question_of(family)):
                 limits.setdefault(claim.container.name, []).extend(grant.memory << 20 for grant in claim.grants)
     return tuple(
         [
@@ -158,14 +158,14 @@ async def _the_pod(calls: ApiCalls, namespace: str, name: str) -> Json | None:
     """By a list: a daemon's account may list pods, and not get one."""
     query = {"fieldSelector": f"metadata.name={name}"}
     path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
-    return next(iter(await everything(calls, "pods", path, query)), None)
+    return next(iter(await list_all(calls, "pods", path, query)), None)
 
 
 async def _events(calls: ApiCalls, pod: PodView) -> tuple[Json, ...] | Unavailable:
     path = f"/api/v1/namespaces/{quote(pod.namespace, safe='')}/events"
     query = {"fieldSelector": f"involvedObject.uid={pod.uid}"}
     try:
-        found = await everything(calls, "events", path, query, most=MAX_EVENTS)
+        found = await list_all(calls, "events", path, query, most=MAX_EVENTS)
     except ClusterError as error:
         return Unavailable.of(error)
     return tuple(sorted(found, key=_when))
@@ -195,7 +195,7 @@ async def _verdict(
         node_order=order.node_order,
     )
     try:
-        answer = await within(RULES_S, "rules", lambda: answered(inquiry))
+        answer = await within(RULES_S, "rules", lambda: answer_inquiry(inquiry))
     except StuckError:
         return Unavailable(text=f"they take longer than {RULES_S:g} s")
     except HamiError as error:
@@ -300,7 +300,7 @@ async def cluster_facts(options: Options, environment: Mapping[str, str]) -> Clu
 
 async def _listed(calls: ApiCalls, kind: str, path: str) -> tuple[Json, ...] | Unavailable:
     try:
-        return await everything(calls, kind, path)
+        return await list_all(calls, kind, path)
     except ClusterError as error:
         return Unavailable.of(error)
 

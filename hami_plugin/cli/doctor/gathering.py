@@ -42,17 +42,17 @@ from hami_plugin.cli.doctor.findings import (
     text_in,
     warning,
 )
-from hami_plugin.cli.live import api_calls, everything
+from hami_plugin.cli.live import api_calls, list_all
 from hami_plugin.cli.pages import text as page_text
 from hami_plugin.cli.snapshot import snapshot_of
 from hami_plugin.cluster.client import PODS, node_path
 from hami_plugin.cluster.requests import ApiCall, ApiCalls
 from hami_plugin.config.settings import Settings
-from hami_plugin.daemon.startup import Options, ServedVendor, StartPlan, opened, plan
+from hami_plugin.daemon.startup import Options, ServedVendor, StartPlan, open_drivers, plan
 from hami_plugin.errors import ClusterError, ConfigError, DriverUnavailableError, HamiError
 from hami_plugin.host.bounded_yaml import read_yaml
 from hami_plugin.host.paths import HostFiles, HostPaths
-from hami_plugin.inventory.cdi_specs import PREFIX, describe, file_name, unresolved
+from hami_plugin.inventory.cdi_specs import PREFIX, describe, file_name, unresolved_faults
 from hami_plugin.inventory.inventory import part
 from hami_plugin.kubelet.endpoint import KUBELET_SOCKET
 from hami_plugin.kubelet.holders import CheckpointFile, PodResourcesClient
@@ -127,7 +127,7 @@ def _cdi(settings: object) -> bool:
 
 async def _vendors(ready: StartPlan, host: HostPaths) -> tuple[VendorFacts, ...] | Unavailable:
     try:
-        served = await within(OPENING_S, "opening", lambda: opened(ready, host))
+        served = await within(OPENING_S, "opening", lambda: open_drivers(ready, host))
     except StuckError:
         return Unavailable(text=f"the vendors' drivers are not opened within {OPENING_S:g} s", remedy="look at dmesg")
     except HamiError as error:
@@ -201,7 +201,7 @@ def _unresolved(family: Family, devices: Sequence[Device], own: Settings, host: 
     file = str(own.cdi_dirs[-1] / file_name(family.node.delivery.kind))
     try:
         spec, problems = describe(family, devices, host)
-        faults = unresolved(spec, file, devices, load(own.cdi_dirs, yaml=read_yaml))
+        faults = unresolved_faults(spec, file, devices, load(own.cdi_dirs, yaml=read_yaml))
     except (CdiError, OSError) as error:
         return (str(error),)
     causes = dict.fromkeys(f"{fault.reason}: {fault.message}" for fault in faults.values())
@@ -432,7 +432,7 @@ class _Asking:
 
     async def _pods(self, node: str) -> tuple[Json, ...]:
         try:
-            return await everything(self.calls, "pods", PODS, {"fieldSelector": f"spec.nodeName={node}"})
+            return await list_all(self.calls, "pods", PODS, {"fieldSelector": f"spec.nodeName={node}"})
         except ClusterError:
             return ()
 

@@ -11,7 +11,7 @@ from hami_plugin.cli.doctor.findings import Finding, Unavailable, failed, in_ord
 from hami_plugin.cli.doctor.probe import Probed, isolation
 from hami_plugin.errors import RefusalReason, WireError
 from hami_plugin.model.views import ContainerView, Json, PodView
-from hami_plugin.protocol.decisions import DecidedShare, asking, claims
+from hami_plugin.protocol.decisions import DecidedShare, decided_shares, requesting_containers
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_FAILED, PHASE_SUCCESS
 from hami_plugin.scheduler.engine.admission import DEFAULT_SCHEDULER, IGNORE
 from hami_plugin.scheduler.engine.reasons import Reason, parse_summary, plain
@@ -103,7 +103,11 @@ def pod_findings(facts: PodFacts) -> tuple[Finding, ...]:
     wanted = [
         (family, containers)
         for family in facts.families
-        if (containers := asking(pod, family.resources.count, *(one.resource for one in family.resources.units)))
+        if (
+            containers := requesting_containers(
+                pod, family.resources.count, *(one.resource for one in family.resources.units)
+            )
+        )
     ]
     return in_order(
         (
@@ -249,7 +253,7 @@ def _decision(pod: PodView, wanted: Wanted) -> Iterator[Finding]:
         return
     for family, _containers in wanted:
         try:
-            found = claims(pod, question_of(family))
+            found = decided_shares(pod, question_of(family))
         except WireError as error:
             yield failed("decision", str(error), REFUSED[RefusalReason.BAD_ANNOTATION])
             continue

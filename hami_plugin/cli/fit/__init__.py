@@ -76,10 +76,10 @@ def fit(explain: bool, as_json: bool, **options: Any) -> None:
     Nothing is changed. The exit status is 1 if the pod fits on no node.
     """
     from hami_plugin.cli.fit.answer import facts, lines  # noqa: PLC0415
-    from hami_plugin.cli.fit.inquiry import answered, inquiry  # noqa: PLC0415
+    from hami_plugin.cli.fit.inquiry import answer_inquiry, inquiry  # noqa: PLC0415
 
     with warnings_only():
         asked = inquiry(options, os.environ)
-    found = facts(asked, answered(asked))
+    found = facts(asked, answer_inquiry(asked))
     click.echo(json.dumps(found, indent=2) if as_json else "\n".join(lines(found, explain=explain)))
     sys.exit(not found["fits"])

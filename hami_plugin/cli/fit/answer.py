@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from itertools import islice, product
 from typing import Any
 
-from hami_plugin.cli.fit.inquiry import FitAnswer, Inquiry, written
+from hami_plugin.cli.fit.inquiry import FitAnswer, Inquiry, decision_annotations
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.protocol.refusals import refused
+from hami_plugin.protocol.refusals import refusal_of
 from hami_plugin.render.tables import aligned
 from hami_plugin.scheduler.engine.devices import Charge, Context, DeviceState, Quota
 from hami_plugin.scheduler.engine.filter import NodeScore
@@ -38,7 +38,7 @@ def unit(family: Family) -> str:
     return "%" if family.resources.memory_in_percent else "MiB"
 
 
-def because(reason: Reason, state: DeviceState, context: Context, family: Family) -> str:
+def explain_reason(reason: Reason, state: DeviceState, context: Context, family: Family) -> str:
     """Why this device was refused."""
     assert family.rules.policy  # without one nothing is asked
     policy = family.rules.policy
@@ -115,7 +115,7 @@ def _fitting(inquiry: Inquiry, pod: PodView, scored: NodeScore) -> Facts:
         "fits": True,
         "score": scored.score,
         "steps": [_step(inquiry, step) for step in placed.steps],
-        "annotations": dict(written(inquiry, pod, placed)),
+        "annotations": dict(decision_annotations(inquiry, pod, placed)),
     }
 
 
@@ -171,7 +171,7 @@ def _step(inquiry: Inquiry, step: Step) -> Facts:
 
 def _refusal(step: Step) -> str:
     """The node's own refusal of the family, if it applies here."""
-    refusal = refused(step.context.node.annotations, step.context.demand.device_type)
+    refusal = refusal_of(step.context.node.annotations, step.context.demand.device_type)
     whole = isinstance(step.outcome, Refused) and Reason.WHOLE_ONLY in {*step.outcome.reasons, *step.outcome.seen[1]}
     return str(refusal) if refusal and (whole or refusal.what == "all") else ""
 
@@ -224,7 +224,7 @@ def _verdict(
         return {"verdict": "granted", "memory": grant.memory, "cores": family.resources.core_count(grant.cores)}
     if reason is None:
         return {"verdict": "would do"}
-    return {"verdict": "refused", "reason": str(reason), "why": because(reason, state, step.context, family)}
+    return {"verdict": "refused", "reason": str(reason), "why": explain_reason(reason, state, step.context, family)}
 
 
 ORDERS = {

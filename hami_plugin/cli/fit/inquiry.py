@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from hami_plugin.cli.snapshot import snapshot_of
-from hami_plugin.daemon.startup import StartPlan, opened, plan
+from hami_plugin.daemon.startup import StartPlan, open_drivers, plan
 from hami_plugin.errors import HamiError
 from hami_plugin.host.bounded_yaml import BoundedLoader
 from hami_plugin.host.paths import HostPaths
@@ -223,7 +223,7 @@ class FitAnswer:
     problems: tuple[str, ...]
 
 
-def answered(inquiry: Inquiry) -> FitAnswer:
+def answer_inquiry(inquiry: Inquiry) -> FitAnswer:
     """Ask the scheduler's rules about all nodes. HamiError when admission denies the pod."""
     pod = inquiry.admitted()
     if isinstance(pod, Denied):
@@ -251,7 +251,7 @@ def answered(inquiry: Inquiry) -> FitAnswer:
     )
 
 
-def written(inquiry: Inquiry, pod: PodView, placed: PodFit) -> Mapping[str, str]:
+def decision_annotations(inquiry: Inquiry, pod: PodView, placed: PodFit) -> Mapping[str, str]:
     """The annotations of this decision."""
     return patch(inquiry.families, pod, placed)
 
@@ -313,18 +313,18 @@ def _nodes(
     loaded = [load_machine(name.strip()) for name in machines.split(",") if name.strip()]
     name = "-".join(machine.name for machine in loaded)
     ready = _planned(known, machines, environment, name)
-    return (simulated(ready, loaded),), _families(ready)
+    return (simulated_node(ready, loaded),), _families(ready)
 
 
 def _planned(options: Mapping[str, Any], simulate: str, environment: Mapping[str, str], node: str) -> StartPlan:
     return plan({**options, "simulate": simulate}, {"NODE_NAME": node, **environment})
 
 
-def simulated(ready: StartPlan, machines: Sequence[Machine]) -> NodeView:
+def simulated_node(ready: StartPlan, machines: Sequence[Machine]) -> NodeView:
     """The node as the daemon and the kubelet would describe it on the simulated machines: by the daemon's own code."""
     annotations: dict[str, str] = {}
     capacity: dict[str, str] = {}
-    for served in opened(ready, HostPaths(prepared=True)):
+    for served in open_drivers(ready, HostPaths(prepared=True)):
         try:
             snapshot = snapshot_of(served.driver)
         finally:

@@ -15,7 +15,7 @@ from hami_plugin.model.links import NO_LINKS
 from hami_plugin.model.pausing import Pausing, run_without_pauses
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.protocol.refusals import refused
+from hami_plugin.protocol.refusals import refusal_of
 from hami_plugin.scheduler.engine.devices import (
     ORDER_KEY,
     AnnotationLists,
@@ -349,7 +349,7 @@ def refusal(outcome: Refused, node: NodeView) -> str:
     What the node itself refuses follows.
     """
     text = Reason.TOO_FEW_ON_NODE if Reason.TOO_FEW_ON_NODE in outcome.reasons else outcome.detailed
-    refuses = refused(node.annotations, outcome.demand.device_type)
+    refuses = refusal_of(node.annotations, outcome.demand.device_type)
     against = {*outcome.reasons, *outcome.seen[1]}  # some families give one reason in place of their devices'
     notes = [OURS[reason] for reason in OURS if reason in against]
     if refuses and (refuses.what == "all" or Reason.WHOLE_ONLY in against):

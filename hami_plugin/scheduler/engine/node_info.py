@@ -13,9 +13,9 @@ from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.protocol.decisions import SEPARATORS, decode_devices
 from hami_plugin.protocol.grammar import in_range, printable
-from hami_plugin.protocol.handshake import asking, believed, question
+from hami_plugin.protocol.handshake import is_question, liveness, render_question
 from hami_plugin.protocol.keys import ASSIGNED_NODE
-from hami_plugin.protocol.refusals import refused, unhealthy
+from hami_plugin.protocol.refusals import refusal_of, unhealthy_indices
 from hami_plugin.protocol.register import DeviceInfo, decode_legacy
 from hami_plugin.protocol.scores import decode_scores
 from hami_plugin.scheduler.engine.devices import DevicePool, NodeInfo, PodAllocation, Slice, idle_state
@@ -178,16 +178,16 @@ def _idle(node: NodeView, family: Family) -> DevicePool:
     try:
         infos = family.rules.node_devices(node)
     except WireError:
-        refuses = refused(node.annotations, family.resources.device_type)
+        refuses = refusal_of(node.annotations, family.resources.device_type)
         if refuses and refuses.what == "all":
             return NO_DEVICES
         raise
     if not infos:  # most families have none
         return NO_DEVICES
-    refuses = refused(node.annotations, family.resources.device_type)
+    refuses = refusal_of(node.annotations, family.resources.device_type)
     if refuses and refuses.what == "all":
         return NO_DEVICES
-    if sick := unhealthy(node.annotations, family.resources.device_type):
+    if sick := unhealthy_indices(node.annotations, family.resources.device_type):
         infos = tuple(replace(info, health=info.health and info.index not in sick) for info in infos)
     whole_from = refuses.whole_from if refuses else 0
     states = tuple([idle_state(_representable(info), whole_from=whole_from) for info in infos])
@@ -291,14 +291,14 @@ def check_handshakes(
         count, key = kubelet_count(node, family), family.rules.annotations.handshake
         if key:
             text = node.annotations.get(key, "")
-            belief = believed(text, now=now, allocatable=count or 0)
+            belief = liveness(text, now=now, allocatable=count or 0)
             if not belief.healthy or (not count and _unheard(node, family, before, known=device_type in silent)):
                 quiet.add(device_type)
                 if not belief.healthy:
                     write[key] = None
                 continue
             if belief.asks:
-                write[key] = question(now)
+                write[key] = render_question(now)
         if count != 0:
             offered.add(device_type)
     return Handshakes(offered=frozenset(offered), silent=frozenset(quiet), write=write)
@@ -322,7 +322,7 @@ def _unheard(node: NodeView, family: Family, before: NodeView | None, *, known: 
     text = node.annotations.get(keys.handshake, "")
     if before is None:
         return False
-    if asking(before.annotations.get(keys.handshake, "")) and not text:
+    if is_question(before.annotations.get(keys.handshake, "")) and not text:
         return True
     same_devices = before.annotations.get(keys.register) == node.annotations.get(keys.register)
-    return known and same_devices and (not text or asking(text))
+    return known and same_devices and (not text or is_question(text))

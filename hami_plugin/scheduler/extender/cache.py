@@ -20,7 +20,7 @@ from hami_plugin.errors import ClusterError
 from hami_plugin.model.pausing import Pausing, run_without_pauses
 from hami_plugin.model.ports import ClusterApi
 from hami_plugin.model.views import Feed, NodeView, PodPatch, PodView, QuotaView, revision
-from hami_plugin.process.aio import Watched, in_slices
+from hami_plugin.process.aio import Watched, run_in_slices
 from hami_plugin.process.log import logger
 from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME, BIND_LOCK
 from hami_plugin.protocol.resizes import RESIZE
@@ -613,7 +613,7 @@ class Resync:
         pending: Mapping[str, Binding] = {}
         binding = self._pods.binding
         while True:
-            writes = await in_slices(self._nodes.checking_handshakes())
+            writes = await run_in_slices(self._nodes.checking_handshakes())
             async with asyncio.TaskGroup() as group:
                 for name, annotations in writes.items():
                     group.create_task(self._write(name, annotations), name=f"handshake of {name}")

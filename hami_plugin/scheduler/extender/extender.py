@@ -19,7 +19,7 @@ from hami_plugin.errors import ClusterError, HamiError, WireError
 from hami_plugin.model.ports import ClusterApi
 from hami_plugin.model.views import PodPatch, PodView, crowded, node_view, pod_view
 from hami_plugin.node_status.events import EventRecorder, Written
-from hami_plugin.process.aio import Backoff, cancelled, in_slices
+from hami_plugin.process.aio import Backoff, cancel, run_in_slices
 from hami_plugin.process.log import logger
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING
 from hami_plugin.scheduler.engine.admission import Scheduling
@@ -156,7 +156,7 @@ class Extender:
         pod = pod_view(args.pod)
         if args.nodes is not None:
             simulated = simulate_pausing(self.cache.snapshot(pod), pod, map(node_view, args.nodes))
-            return filter_result(args, await in_slices(simulated))
+            return filter_result(args, await run_in_slices(simulated))
         async with AsyncExitStack() as held:
             await held.enter_async_context(self.cache.pods.binding.turn(pod.uid))
             await held.enter_async_context(self._writes)
@@ -194,16 +194,16 @@ class Extender:
         """A choice that still holds. It is made in slices, for many nodes take long: if the chosen node has changed
         meanwhile it is tried again, and if the pod no longer fits there, all nodes are.
         """
-        result = await in_slices(filter_nodes_pausing(self.cache.snapshot(pod), pod, names))
+        result = await run_in_slices(filter_nodes_pausing(self.cache.snapshot(pod), pod, names))
         for _ in range(MAX_RETRIES):
             if isinstance(result, NoDemand) or result.placed is None or self._holds(pod, result.placed):
                 return result
             node = result.placed.node_info.node.name
-            again = await in_slices(filter_nodes_pausing(self.cache.snapshot(pod), pod, [node]))
+            again = await run_in_slices(filter_nodes_pausing(self.cache.snapshot(pod), pod, [node]))
             if isinstance(again, FilterResult) and again.placed:
                 result = replace(result, placed=again.placed)
             else:
-                result = await in_slices(filter_nodes_pausing(self.cache.snapshot(pod), pod, names))
+                result = await run_in_slices(filter_nodes_pausing(self.cache.snapshot(pod), pod, names))
         raise HamiError(
             f"pod {pod.key}: the nodes change faster than they can be looked at", hint="the pod is scheduled again"
         )
@@ -412,12 +412,12 @@ class Extender:
                 await asyncio.wait(self._unfinished, timeout=self._options.stop_timeout)
         finally:
             for task in (stopped, *tasks):
-                await cancelled(task)
+                await cancel(task)
 
     async def _warm_up(self) -> NoReturn:
         """Once all is listed, prepare for the first filter beside whatever else is asked."""
         await self.cache.synced()
-        await in_slices(warm_up_pausing(self.cache.snapshot(PodView(uid="", namespace="", name=""))))
+        await run_in_slices(warm_up_pausing(self.cache.snapshot(PodView(uid="", namespace="", name=""))))
         await asyncio.Event().wait()
         raise AssertionError("nothing sets it")
 

@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from hami_plugin.model.pausing import Pausing
-from hami_plugin.process.aio import in_slices
+from hami_plugin.process.aio import run_in_slices
 from hami_plugin.scheduler.engine.devices import DeviceState, sum_grants
 from hami_plugin.scheduler.engine.filter import UNREGISTERED, OccupiedNode
 from hami_plugin.scheduler.engine.reasons import Reason, parse_summary, plain
@@ -181,7 +181,7 @@ class HamiSchedulerMetrics:
     async def text(self) -> bytes:
         """All of it, as both of Prometheus' formats have it; empty while it is not wanted."""
         if self._wanted():
-            return await in_slices(self._rendering(self._cache()))
+            return await run_in_slices(self._rendering(self._cache()))
         self._nodes = {}
         return b""
 

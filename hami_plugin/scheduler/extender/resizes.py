@@ -18,7 +18,7 @@ from hami_plugin.model.ports import ClusterApi
 from hami_plugin.model.views import PodPatch, PodView
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.process.log import logger
-from hami_plugin.protocol.decisions import Question, claims, granted
+from hami_plugin.protocol.decisions import Question, decided_shares, with_grants
 from hami_plugin.protocol.resizes import RESIZE, RESIZE_GRANTED, RESIZE_REFUSED, Amounts, larger, parse_resize
 from hami_plugin.scheduler.engine.devices import NodeInfo, Quota
 from hami_plugin.scheduler.engine.node_info import subtract_held
@@ -134,14 +134,14 @@ def resized(
         question = _question(family)
         if question.allocated not in pod.annotations:
             continue
-        having = {claim.container.name: claim for claim in claims(pod, question) if not claim.container.alone}
+        having = {claim.container.name: claim for claim in decided_shares(pod, question) if not claim.container.alone}
         if not wanted.container and len(having) > 1:
             raise WireError(f"several containers have devices: {', '.join(sorted(having))}", hint="say which")
         claim = having.get(wanted.container) if wanted.container else next(iter(having.values()), None)
         if claim is None:
             continue
         grants = [larger(grant, wanted.of(grant)) for grant in claim.grants]
-        changes = {question.allocated: granted(pod, question, claim.container.name, grants)}
+        changes = {question.allocated: with_grants(pod, question, claim.container.name, grants)}
         after = pod_info(replace(pod, annotations={**pod.annotations, **changes}), families)
         if after is None:
             raise WireError("no scheduler has placed it")

@@ -7,10 +7,10 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from hami_plugin.dra.conversion import ClaimVendor, ConvertedPod, convert, exceeding
+from hami_plugin.dra.conversion import ClaimVendor, ConvertedPod, convert, quota_excess
 from hami_plugin.errors import WireError
 from hami_plugin.model.views import PodView, crowded
-from hami_plugin.process.aio import in_slices
+from hami_plugin.process.aio import run_in_slices
 from hami_plugin.scheduler.engine.admission import Allowed, Scheduling, Views, review_pausing
 from hami_plugin.scheduler.engine.capacity import why_impossible
 from hami_plugin.scheduler.engine.requests import Denied
@@ -76,7 +76,7 @@ class Reviewer:
         rewrite = partial(self._rewrite, namespace, token)
         taken = False
         try:
-            decided = await in_slices(
+            decided = await run_in_slices(
                 review_pausing(whole, cache.families, self._scheduling, quota, self._impossible, rewrite=rewrite)
             )
             if (
@@ -99,7 +99,7 @@ class Reviewer:
             return found
         cache = self._cache
         used = cache.counted(namespace, [family for vendor in self._vendors for family in vendor.families])
-        if why := exceeding(found.claimed, self._vendors, cache.quotas.hard(namespace), used):
+        if why := quota_excess(found.claimed, self._vendors, cache.quotas.hard(namespace), used):
             return Denied(why=f"exceeding resource quota: {why}")
         cache.pods.claimed.expect(namespace, found.claimed, time.monotonic())
         return found

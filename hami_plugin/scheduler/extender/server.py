@@ -19,7 +19,7 @@ from aiohttp import web
 
 from hami_plugin.config.settings import SchedulerSettings
 from hami_plugin.errors import HamiError, WireError
-from hami_plugin.process.aio import in_slices
+from hami_plugin.process.aio import run_in_slices
 from hami_plugin.process.log import logger
 from hami_plugin.scheduler.extender.certificates import common_name, issued
 from hami_plugin.scheduler.extender.metrics import SchedulerMetrics
@@ -400,7 +400,7 @@ async def _json_object(body: bytes, *, trusted: bool) -> Json:
         why = f"the request has some {count} values, and at most {MAX_VALUES} are read"
         raise UnreadableError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too large", why)
     try:
-        read = await in_slices(parse_json_pausing(body))
+        read = await run_in_slices(parse_json_pausing(body))
     except ValueError as error:
         why = f"the request is no JSON that can be read: {error}"
         raise UnreadableError(HTTPStatus.BAD_REQUEST, "malformed", why) from error

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from hami_plugin.config.changes import ConfigurationChange, ConfigurationSource, ReloadRefusal, Reloads, problems_of
 from hami_plugin.config.load import Configuration
 from hami_plugin.errors import HamiError
-from hami_plugin.process.aio import cancelled, holds
+from hami_plugin.process.aio import cancel, poll_condition
 from hami_plugin.process.log import logger
 from hami_plugin.scheduler.extender.extender import Extender
 from hami_plugin.scheduler.extender.payloads import Json
@@ -126,7 +126,7 @@ class Decisions:
                 changed = asyncio.create_task(self._changed.wait(), name="changed")
                 ended = {task for _stop, task in self._lives.values()}
                 done, _ = await asyncio.wait({stopped, changed, *ended}, return_when=asyncio.FIRST_COMPLETED)
-                await cancelled(changed)
+                await cancel(changed)
                 for extender, (own, task) in list(self._lives.items()):
                     if task in done:
                         del self._lives[extender]
@@ -134,7 +134,7 @@ class Decisions:
                         if not own.is_set():
                             return
         finally:
-            await cancelled(stopped)
+            await cancel(stopped)
             for own, _task in self._lives.values():
                 own.set()
             for _own, task in self._lives.values():
@@ -154,14 +154,14 @@ class Decisions:
     async def replace(self, extender: Extender) -> str:
         """Decide by another one from now on. Answers why not; then the former one still decides."""
         self._begin(extender)
-        if not await holds(lambda: not extender.problems(), within=KNOW_S):
+        if not await poll_condition(lambda: not extender.problems(), within=KNOW_S):
             self._end(extender)
             return f"the cluster was not known within {KNOW_S:g} s: {'; '.join(extender.problems())}"
         former = self._current
         self._open.clear()
         try:
-            done = await holds(lambda: not self._running and former.settled, within=FINISH_S)
-            done = done and await holds(lambda: extender.knows(former), within=FINISH_S)
+            done = await poll_condition(lambda: not self._running and former.settled, within=FINISH_S)
+            done = done and await poll_condition(lambda: extender.knows(former), within=FINISH_S)
             if not done:
                 self._end(extender)
                 return f"what was begun was not finished within {FINISH_S:g} s"

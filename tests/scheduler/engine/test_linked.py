@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hami_plugin.simulation
-from hami_plugin.allocation.identity import HeldShares, PodReader, preferred
+from hami_plugin.allocation.identity import HeldShares, PodReader, choose_preferred
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.links import NO_LINKS, Link, Links
 from hami_plugin.model.machine import machine
@@ -354,7 +354,7 @@ def test_the_kubelet_is_told_the_same_choice_in_whatever_order_it_names_the_devi
     )
     asked = chance.sample(devices, len(devices))
 
-    told = preferred(
+    told = choose_preferred(
         asked,
         required,
         count,

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from hami_plugin.model.views import NodeView
-from hami_plugin.protocol.handshake import question, reported
+from hami_plugin.protocol.handshake import render_answer, render_question
 from hami_plugin.scheduler.engine.node_info import Handshakes, check_handshakes
 from tests.support.pods import nvidia, of_vendor
 
@@ -18,7 +18,7 @@ WORD, HANDSHAKE, REGISTER = (
 )
 COUNT = FAMILY.resources.count
 NOW = datetime(2026, 8, 21, 10, 11, 12)  # noqa: DTZ001  # the wire has no zone
-JUST, LONG_AGO = question(NOW - timedelta(seconds=59)), question(NOW - timedelta(seconds=60))
+JUST, LONG_AGO = render_question(NOW - timedelta(seconds=59)), render_question(NOW - timedelta(seconds=60))
 
 
 def node(text: str | None = None, counted: int | None = None, register: str = "x") -> NodeView:
@@ -33,11 +33,11 @@ def judged(now: NodeView, *, before: NodeView | None = None, silent: bool = Fals
 
 
 OFFERED, SILENT = frozenset({WORD}), frozenset({WORD})
-ASKED, TAKEN_BACK = {HANDSHAKE: question(NOW)}, {HANDSHAKE: None}
+ASKED, TAKEN_BACK = {HANDSHAKE: render_question(NOW)}, {HANDSHAKE: None}
 
 
 @pytest.mark.parametrize(
-    "text", [None, "", "Deleted_2026-08-21 10:00:00", reported(NOW), "Reported 2025-09-26 10:11:12"]
+    "text", [None, "", "Deleted_2026-08-21 10:00:00", render_answer(NOW), "Reported 2025-09-26 10:11:12"]
 )
 @pytest.mark.parametrize("counted", [None, 10])
 def test_whoever_has_not_been_asked_is_asked_and_believed_meanwhile(text, counted):
@@ -66,7 +66,7 @@ def test_a_question_that_is_taken_back_was_found_unanswered_by_another_scheduler
     [
         (node(counted=10), node()),
         (node(register="y"), node()),
-        (node(reported(NOW)), node()),
+        (node(render_answer(NOW)), node()),
     ],
     ids=["the kubelet counts", "another register", "an answer"],
 )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from hami_plugin.allocation.capacity import beyond_request
-from hami_plugin.allocation.identity import Found, HeldShare, HeldShares, PodReader, identify, preferred, record
+from hami_plugin.allocation.identity import Found, HeldShare, HeldShares, PodReader, choose_preferred, identify, record
 from hami_plugin.model.device import Snapshot, replica_ids
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.protocol.decisions import Question, claims, decode_devices, encode_devices
+from hami_plugin.protocol.decisions import Question, decided_shares, decode_devices, encode_devices
 from hami_plugin.protocol.keys import BIND_PHASE, PHASE_SUCCESS
 
 DECIDED = "toy.io/decided"
@@ -50,7 +50,7 @@ def held(question: Question, name: str) -> HeldShare:
 
 
 def test_each_resource_finds_its_own_containers_share() -> None:
-    (cores,), (cards,) = claims(mixed(), CORES), claims(mixed(), CARDS)
+    (cores,), (cards,) = decided_shares(mixed(), CORES), decided_shares(mixed(), CARDS)
 
     assert (cores.container.name, cores.devices) == ("cores", ("a", "a", "b", "b"))
     assert (cards.container.name, cards.devices) == ("cards", ("c", "d"))
@@ -68,7 +68,7 @@ def test_the_kubelets_cores_are_known_by_the_cards_they_are_of() -> None:
 
 
 def test_as_many_cores_of_each_card_are_preferred_as_were_granted() -> None:
-    chosen = preferred(
+    chosen = choose_preferred(
         FREE,
         (),
         4,
@@ -107,7 +107,7 @@ def test_a_limit_in_percent_is_a_part_of_what_all_cores_are() -> None:
         containers=(container("main", card=1, percent=25),),
         annotations={DECIDED: encode_devices(((grant("a", 76),),))},
     )
-    (claim,) = claims(pod, question)
+    (claim,) = decided_shares(pod, question)
 
     assert beyond_request(claim, question, {"a": 0}, {"a": 304}) == ""
     assert "76 cores of a where container main may have 75" in beyond_request(claim, question, {"a": 0}, {"a": 300})

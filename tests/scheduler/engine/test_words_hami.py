@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from hami_plugin.model.views import pod_view
-from hami_plugin.protocol.decisions import Question, claims
+from hami_plugin.protocol.decisions import Question, decided_shares
 from hami_plugin.protocol.keys import NODE_LOCK
 from hami_plugin.protocol.lock import parse_lock
 from hami_plugin.scheduler.engine.devices import ORDER_KEY, Context
@@ -117,4 +117,4 @@ def test_no_pod_is_guessed_from_a_lock_or_a_phase(case: Json):
     pods = [pod_view(json_of(pod)) for pod in case["input"]["cluster"]["pods"].values()]
 
     assert case["expected"]["pod"] is not None
-    assert [claims(pod, question) for pod in pods] == [()] * len(pods)
+    assert [decided_shares(pod, question) for pod in pods] == [()] * len(pods)

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from hami_plugin.protocol.handshake import question, reported
+from hami_plugin.protocol.handshake import render_answer, render_question
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.scheduling import KEYS, add_node, annotations, ask, cards, manifest, serving, until
 
@@ -68,7 +68,7 @@ async def test_a_daemon_that_reports_itself_is_asked_again_each_time(server, ser
     for _ in range(3):
         await until(lambda: (handshake(server) or "").startswith("Requesting"))
         clock.ahead += timedelta(seconds=30)
-        server.annotate_node("n1", {KEYS.handshake: reported(clock())})
+        server.annotate_node("n1", {KEYS.handshake: render_answer(clock())})
 
     await until(lambda: (handshake(server) or "").startswith("Requesting"))
     assert await chosen(server, service) == ["n1"]
@@ -96,7 +96,7 @@ async def test_a_daemon_that_is_silent_too_long_offers_nothing_until_it_is_heard
 @pytest.mark.difference("D-383")
 async def test_two_replicas_agree_and_do_not_ask_in_turn(server, clock, tmp_path):
     add_node(server, counted=None)
-    server.annotate_node("n1", {KEYS.handshake: question(clock())})
+    server.annotate_node("n1", {KEYS.handshake: render_question(clock())})
     async with serving(server, tmp_path, now=clock) as one, serving(server, tmp_path, now=clock) as other:
         clock.ahead = timedelta(seconds=61)
         await until(lambda: handshake(server) is None)

@@ -9,7 +9,7 @@ import pytest
 
 from hami_plugin.model.pausing import run_without_pauses
 from hami_plugin.model.views import NodeView, PodView, pod_view
-from hami_plugin.process.aio import in_slices
+from hami_plugin.process.aio import run_in_slices
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine import filter as engine_filter
@@ -49,7 +49,9 @@ async def server():
 def slowly(monkeypatch):
     """Every slice is over after one step, as if each step took long."""
     ticks = count()
-    monkeypatch.setattr(extender_module, "in_slices", lambda work: in_slices(work, clock=lambda: float(next(ticks))))
+    monkeypatch.setattr(
+        extender_module, "in_slices", lambda work: run_in_slices(work, clock=lambda: float(next(ticks)))
+    )
 
 
 def test_no_bind_takes_a_list_of_pods_for_seen_before_all_of_it_is():
@@ -94,7 +96,7 @@ async def test_a_long_filter_gives_others_their_turn_once_for_each_slice():
 
     clock = count(step=0.002)
     beside = asyncio.create_task(other())
-    assert await in_slices(work(), slice_s=0.005, clock=lambda: next(clock)) == "done"
+    assert await run_in_slices(work(), slice_s=0.005, clock=lambda: next(clock)) == "done"
     beside.cancel()
 
     assert steps // 4 <= len(turns) <= steps // 2

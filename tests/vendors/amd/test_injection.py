@@ -11,7 +11,7 @@ import pytest
 from hami_plugin.errors import RefusedError
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Grant
-from hami_plugin.protocol.refusals import all_served, refused
+from hami_plugin.protocol.refusals import refusal_of, without_refusals
 from tests.support.rigs import Rig, golden, rig
 from vendors.amd.driver import Gpu
 from vendors.amd.injection import place
@@ -73,9 +73,9 @@ def test_a_limit_that_nothing_would_enforce_is_refused_by_the_scheduler_and_the_
     machine = rig(PROFILE, tmp_path)
     snapshot, asked = machine.snapshot(), {"amd.com/gpu": 1, **limits}
     node = machine.node(snapshot)
-    unread = replace(node, annotations=all_served(node.annotations))  # as a scheduler that does not read it
+    unread = replace(node, annotations=without_refusals(node.annotations))  # as a scheduler that does not read it
 
-    assert "there is no" in str(refused(node.annotations, "AMD"))
+    assert "there is no" in str(refusal_of(node.annotations, "AMD"))
     assert machine.refused(node, asked) == "8/8 CardServedWholeOnly"
     assert machine.refused(node, {"amd.com/gpu": 1}) == ""
     with pytest.raises(RefusedError, match=r"no .*/vgpu/libamvgpu\.so on the host"):

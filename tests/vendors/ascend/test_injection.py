@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from cdi.documents import read
 from cdi.plain import plain_edits
-from hami_plugin.allocation.preparation import answered
+from hami_plugin.allocation.preparation import build_answer
 from hami_plugin.cli.main import main
 from hami_plugin.errors import ConfigError, HamiError, RefusedError
 from hami_plugin.host.paths import HostFiles, HostPaths
@@ -46,7 +46,7 @@ def assignment(devices, *, memory, cores=0, annotations=None, uid="0a1b2c3d-0000
 def answer(family, asked):
     """As the kubelet is answered, without the names of CDI."""
     described = family.node.shared_edits(HOST).merged(*(family.node.device_edits(s.device, HOST) for s in asked.shares))
-    return answered(family.node.delivery, asked, family.node.inject(asked, HOST).edits, described).edits
+    return build_answer(family.node.delivery, asked, family.node.inject(asked, HOST).edits, described).edits
 
 
 def against(name, edits, directory):

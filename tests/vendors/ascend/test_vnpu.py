@@ -23,7 +23,7 @@ from vendors.ascend import VENDOR
 from vendors.ascend.dcmi import Dcmi, Unit, Vnpu
 from vendors.ascend.rules import MODE, SOFT
 from vendors.ascend.settings import AscendSettings, Chip
-from vendors.ascend.vnpu import VnpuPartitions, names, reserved, sizes
+from vendors.ascend.vnpu import VnpuPartitions, names, reservations, sizes
 
 SMALL, LARGE = "vir05_1c_16g", "vir10_3c_32g"
 CALLS = ("list before", "create before", "create after", "destroy before", "destroy after")
@@ -215,7 +215,7 @@ def decided(found: Rig, memory: int) -> PodView:
 
 def test_what_a_pod_has_is_told_and_read_again(found: Rig, chip: Chip) -> None:
     pod = decided(found, 16384)
-    (one,) = reserved(chip, pod)
+    (one,) = reservations(chip, pod)
     made = Partition(card=one.card, profile=SMALL, placement=NOWHERE, uuid=f"vnpu-100-{SMALL}", ids={"vnpu": 100})
     told = names(chip, pod, [(one, made)])
 
@@ -223,16 +223,16 @@ def test_what_a_pod_has_is_told_and_read_again(found: Rig, chip: Chip) -> None:
     assert {key: json.loads(text) for key, text in told.items()} == {
         "hami-plugin.io/vnpus-Ascend910B3": {"main": {"id": 100, "uuid": f"vnpu-100-{SMALL}"}}
     }
-    (again,) = reserved(chip, replace(pod, annotations={**pod.annotations, **told}))
+    (again,) = reservations(chip, replace(pod, annotations={**pod.annotations, **told}))
     assert (again.profile, again.uuid, again.ids) == (SMALL, made.uuid, {"vnpu": 100})
 
 
 def test_whole_npus_and_shares_of_hami_core_are_not_cut(found: Rig, chip: Chip) -> None:
     part = decided(found, 16384)
 
-    assert reserved(chip, decided(found, 65536)) == []
-    assert reserved(chip, part) != []
-    assert reserved(chip, replace(part, annotations={**part.annotations, MODE: SOFT})) == []
+    assert reservations(chip, decided(found, 65536)) == []
+    assert reservations(chip, part) != []
+    assert reservations(chip, replace(part, annotations={**part.annotations, MODE: SOFT})) == []
 
 
 def assignment(found: Rig, *memory: int) -> Assignment:

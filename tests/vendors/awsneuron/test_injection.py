@@ -10,7 +10,7 @@ from hami_plugin.allocation.allocator import question_of
 from hami_plugin.errors import RefusedError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.placement import Assignment, Grant, Share
-from hami_plugin.protocol.decisions import claims
+from hami_plugin.protocol.decisions import decided_shares
 from tests.support.rigs import Rig, golden, rig
 from vendors.awsneuron.rules import chip
 
@@ -87,6 +87,6 @@ def test_a_claim_counts_the_cores_that_the_kubelet_must_offer(tmp_path: Path) ->
     snapshot = machine.snapshot()
     pod = machine.decided(machine.node(snapshot, **kind(machine)), {"aws.amazon.com/neuroncore": 4})
 
-    (claim,) = claims(pod, question_of(machine.family, machine.family.resources.units[0]))
+    (claim,) = decided_shares(pod, question_of(machine.family, machine.family.resources.units[0]))
 
     assert claim.devices == ("n1-AWSNeuron-0", "n1-AWSNeuron-0", "n1-AWSNeuron-1", "n1-AWSNeuron-1")

@@ -9,7 +9,7 @@ import pytest
 from hami_plugin.errors import DriverReason
 from hami_plugin.model.usage import DeviceLoad
 from tests.support.rigs import Rig, absent_and_back, kept_back_and_healed, lost_alone, rig
-from vendors.cambricon.driver import Cnmon, Mlu, cards, linked
+from vendors.cambricon.driver import Cnmon, Mlu, cards, linked_pairs
 
 
 def test_the_drivers_version_is_told(machine: Rig) -> None:
@@ -108,7 +108,7 @@ def test_the_table_is_read_in_the_words_of_older_and_newer_tools() -> None:
 def test_the_matrix_is_read_with_lines_between_its_cells() -> None:
     matrix = "| | MLU0 | MLU1 | MLU2 | CPU Affinity |\n| MLU0 | X | MLK | CPU | 0-7 |\n| MLU1 | MLK | X | CPU | 0-7 |\n"
 
-    assert linked(matrix) == {(0, 1), (1, 0)}
+    assert linked_pairs(matrix) == {(0, 1), (1, 0)}
 
 
 def test_a_tool_that_hangs_is_left_after_its_deadline(machine: Rig) -> None:

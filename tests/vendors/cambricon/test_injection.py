@@ -14,7 +14,7 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment, Share
 from hami_plugin.model.views import PodView
-from hami_plugin.protocol.decisions import claims
+from hami_plugin.protocol.decisions import decided_shares
 from hami_plugin.sdk import Partition, PartitionSide
 from tests.support.rigs import NODE, Rig, golden, rig
 from vendors.cambricon.cndev import Cndev
@@ -48,7 +48,7 @@ def test_a_share_is_counted_by_the_kubelet_in_all_three_resources(tmp_path: Path
         *(question_of(machine.family, one) for one in machine.family.resources.units),
     ]
 
-    counted = {question.resource: len(claims(pod, question)[0].devices) for question in questions}
+    counted = {question.resource: len(decided_shares(pod, question)[0].devices) for question in questions}
 
     assert counted == SHARE
     assert {question.lock for question in questions} == {"cambricon.com/dsmlu.lock"}
@@ -70,7 +70,7 @@ def cut(root: Path, **settings: object) -> Rig:
 
 def instance(machine: Rig, pod: PodView, devices: Sequence[Device]) -> tuple[Assignment, Partition]:
     """What is made for the pod's one container."""
-    (claim,) = claims(pod, question_of(machine.family))
+    (claim,) = decided_shares(pod, question_of(machine.family))
     by_uuid = {device.uuid: device for device in devices}
     shares = tuple(Share(grant=grant, device=by_uuid[grant.uuid]) for grant in claim.grants)
     assignment = Assignment(pod=pod, container=claim.container, shares=shares)

@@ -12,7 +12,7 @@ from hami_plugin.allocation.allocator import question_of
 from hami_plugin.allocation.identity import record
 from hami_plugin.errors import RefusedError
 from hami_plugin.model.placement import Grant
-from hami_plugin.protocol.decisions import claims
+from hami_plugin.protocol.decisions import decided_shares
 from tests.support.rigs import golden
 from tests.vendors.enflame.machines import machine
 from vendors.enflame import VENDOR
@@ -107,7 +107,7 @@ def test_slices_are_counted_where_hami_asks_for_them(tmp_path: Path) -> None:
     pod = found.decided(found.node(snapshot), limits)
     questions = [question_of(found.family, one) for one in found.family.resources.units]
 
-    (claim,) = [one for question in questions for one in claims(pod, question)]
+    (claim,) = [one for question in questions for one in decided_shares(pod, question)]
 
     assert claim.devices == ("n1-enflame-7", "n1-enflame-7")
 

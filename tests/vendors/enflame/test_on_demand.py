@@ -20,7 +20,7 @@ from tests.support.rigs import Rig, rig
 from tests.support.scale import spread
 from vendors.enflame import VENDOR
 from vendors.enflame.drs import DEVICE_TYPE
-from vendors.enflame.on_demand import ASSIGNED, DrsModes, DrsPartitions, names, reserved
+from vendors.enflame.on_demand import ASSIGNED, DrsModes, DrsPartitions, names, reservations
 from vendors.enflame.rules import SHARED, WHOLE
 from vendors.enflame.settings import EnflameSettings
 
@@ -201,7 +201,7 @@ def test_partitions_of_several_cards_are_refused_when_they_are_scheduled(found: 
 def test_what_a_pod_has_is_told_as_enflames_agent_does_and_read_again(found: Rig) -> None:
     limits = {"enflame.com/vgcu": 1, "enflame.com/vgcu-percentage": 25}
     pod = found.decided(found.node(found.snapshot()), limits)
-    (wanted,) = reserved(found.settings, "vGCU", pod)
+    (wanted,) = reservations(found.settings, "vGCU", pod)
     made = Partition(card=wanted.card, profile="2g.16gb", placement=NOWHERE, uuid="abc", ids={"instance": 4})
     told = names(pod, [(wanted, made)])
 
@@ -213,9 +213,9 @@ def test_what_a_pod_has_is_told_as_enflames_agent_does_and_read_again(found: Rig
         "profileName": "2g.16gb",
         "request": 2,
     }
-    (again,) = reserved(found.settings, "vGCU", replace(pod, annotations={**pod.annotations, **told}))
+    (again,) = reservations(found.settings, "vGCU", replace(pod, annotations={**pod.annotations, **told}))
     assert (again.profile, again.uuid, again.ids) == ("2g.16gb", "abc", {"instance": 4})
-    assert reserved(found.settings, "Enflame", pod) == []
+    assert reservations(found.settings, "Enflame", pod) == []
 
 
 def share(found: Rig, *grants: Grant) -> Assignment:

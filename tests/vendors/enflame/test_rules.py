@@ -22,7 +22,7 @@ from tests.hami.differences import DIFFERENCES
 from tests.hami.vendors.enflame import parity
 from tests.support.hami import asks
 from tests.support.hami_questions import renamed
-from vendors.enflame.partitions import Wanted, chosen, in_gb, number, offered, size
+from vendors.enflame.partitions import Wanted, in_gb, number, offered_profiles, size, smallest_profile
 from vendors.enflame.rules import families
 from vendors.enflame.settings import EnflameSettings
 
@@ -134,7 +134,9 @@ def test_hami_and_we_cut_the_same_profile(case: Mapping[str, Any]) -> None:
     )
     assert isinstance(demand.detail, Wanted)
 
-    profile = chosen(demand.detail, demand.cores, offered([values.state(device) for device in question["devices"]]))
+    profile = smallest_profile(
+        demand.detail, demand.cores, offered_profiles([values.state(device) for device in question["devices"]])
+    )
 
     assert (profile is not None) == expected["matched"]
     if profile:
@@ -151,7 +153,7 @@ def test_hami_and_we_read_the_same_sizes(case: Mapping[str, Any]) -> None:
         return
     largest = question["maxProfileMemoryGB"]
     cards = values.state({"id": "d", "custominfo": {"profiles": {f"1g.{largest}gb": "0"}}})
-    assert max(0, in_gb(question["rawMemory"], offered([cards]))) == expected["result"]
+    assert max(0, in_gb(question["rawMemory"], offered_profiles([cards]))) == expected["result"]
 
 
 @asks("enflame_profiles", "parseDRSCapacity", "readCustomInfoInt")
@@ -168,7 +170,7 @@ def test_hami_and_we_read_the_same_numbers_of_32_bits(case: Mapping[str, Any]) -
 def test_hami_and_we_know_the_same_profiles(case: Mapping[str, Any]) -> None:
     cards = [values.state({"id": "d", **device}) for device in renamed(case["input"]["devices"])]
 
-    found = [(one.name, one.id, one.slices, one.memory, one.cores) for one in offered(cards)]
+    found = [(one.name, one.id, one.slices, one.memory, one.cores) for one in offered_profiles(cards)]
 
     names = ("name", "id", "size", "memory_gb", "core_percent")
     assert found == [tuple(one[name] for name in names) for one in case["expected"]["result"]]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.rigs import rig
-from vendors.kunlun.driver import card, linked
+from vendors.kunlun.driver import card, list_links
 
 P800 = "kunlun-p800-8"
 LINE = (
@@ -35,8 +35,8 @@ def test_links_are_those_of_this_board(tmp_path: Path) -> None:
     # A board whose wings are linked card by card: 0 with 4, and so on.
     tool.write_text(tool.read_text().replace("XPU0  X XL XL XL SYS", "XPU0  X XL XL XL XL"))
 
-    assert linked(machine.settings)[0, 4] == 1
-    assert (0, 5) not in linked(machine.settings)
+    assert list_links(machine.settings)[0, 4] == 1
+    assert (0, 5) not in list_links(machine.settings)
 
 
 def test_without_the_tools_table_distances_on_the_bus_remain(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from hami_plugin.scheduler.engine.scores import Decision
 from hami_plugin.sdk import SHARED_LOCK
 from tests.hami import values
 from tests.support.hami import answers
-from vendors.kunlun.rules import CARD, families, wired
+from vendors.kunlun.rules import CARD, choose_wired, families
 from vendors.kunlun.settings import KunlunSettings
 
 VECTORS = Path(__file__).parents[2] / "vectors/hami-tests"
@@ -177,7 +177,7 @@ def test_of_every_pattern_of_busy_cards_the_same_are_chosen() -> None:
     assert len(table) > 1000
     for vector in table:
         free = [card for card in range(8) if card not in vector["input"]["used"]]
-        assert list(wired(free, vector["input"]["request"])) == vector["expected"]["result"]
+        assert list(choose_wired(free, vector["input"]["request"])) == vector["expected"]["result"]
 
 
 @answers("kunlun_xpu_topology", "calcscore")

@@ -174,9 +174,9 @@ CHECKS: Mapping[str, Callable[[Known, Case], None]] = {
     "checkDeviceQos": qos,
     "topologyAwareEnable": aware,
     "prioritizeExclusiveDevices": choice(zones.within_zone),
-    "prioritizeOnlineDevices": choice(rules.least_disturbed),
+    "prioritizeOnlineDevices": choice(rules.fewest_online_first),
     "scoreExclusiveDevices": decided(zones.linked_score),
-    "scoreOnlineDevices": decided(rules.disturbance),
+    "scoreOnlineDevices": decided(rules.disturbance_score),
 }
 PLAIN: Mapping[str, Callable[[Case], object]] = {
     "parseMetaxAnnos": lambda case: rules.forecast(case["input"]["annos"], case["input"]["index"]) or 0,

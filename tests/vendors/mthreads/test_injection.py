@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hami_plugin.allocation.allocator import question_of
-from hami_plugin.protocol.decisions import claims
+from hami_plugin.protocol.decisions import decided_shares
 from tests.support.rigs import golden, rig
 
 S4000 = "mthreads-s4000-8"
@@ -29,7 +29,7 @@ def test_the_kubelet_counts_a_share_by_cards_cores_and_memory(tmp_path: Path) ->
     pod = machine.decided(machine.node(machine.snapshot()), {VGPU: 1, MEMORY: 32, CORES: 8})
 
     counted = {
-        question.resource: [len(claim.devices) for claim in claims(pod, question)]
+        question.resource: [len(claim.devices) for claim in decided_shares(pod, question)]
         for question in (question_of(machine.family, units) for units in (None, *machine.family.resources.units))
     }
 

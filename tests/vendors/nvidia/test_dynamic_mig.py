@@ -16,7 +16,7 @@ from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.sdk import Partition, Placement, Profile
-from vendors.nvidia.dynamic_mig import inject, names, registered, reserved, wanted
+from vendors.nvidia.dynamic_mig import inject, names, register_profiles, reservations, wanted_reservations
 from vendors.nvidia.rules import ALLOCATIONS
 from vendors.nvidia.settings import NvidiaSettings
 
@@ -60,7 +60,7 @@ def made(start: int = 6, **changes: Any) -> Partition:
 
 
 def test_init_containers_are_counted_first() -> None:
-    found = reserved(pod(entry(0), entry(1, start=5)))
+    found = reservations(pod(entry(0), entry(1, start=5)))
 
     assert [(one.container, one.placement.start, one.uuid) for one in found] == [("first", 6, ""), ("main", 5, "")]
 
@@ -68,36 +68,39 @@ def test_init_containers_are_counted_first() -> None:
 def test_what_is_realised_is_read_back() -> None:
     told = {"migUUID": "MIG-6", "gpuInstanceID": 13, "computeInstanceID": 0}
 
-    (one,) = reserved(pod(entry(1, **told)))
+    (one,) = reservations(pod(entry(1, **told)))
     assert (one.uuid, one.ids) == ("MIG-6", {"gi": 13, "ci": 0})
 
 
 @pytest.mark.parametrize("text", ["{", '[{"containerIndex":9}]', json.dumps([entry(7)]), json.dumps([entry(-1)])])
 def test_an_annotation_that_cannot_be_read_is_an_error(text: str) -> None:
     with pytest.raises(WireError):
-        reserved(pod(text=text))
+        reservations(pod(text=text))
 
 
 def test_a_container_gets_its_own_in_the_order_of_its_devices() -> None:
     one = pod(entry(1, 1, OTHER, 3), entry(0, 0), entry(1, 0, CARD, 5))
 
-    assert [(each.device, each.card) for each in wanted(assigned(one, CARD, OTHER))] == [(0, CARD), (1, OTHER)]
+    assert [(each.device, each.card) for each in wanted_reservations(assigned(one, CARD, OTHER))] == [
+        (0, CARD),
+        (1, OTHER),
+    ]
 
 
 @pytest.mark.parametrize("cards", [(CARD, CARD), (OTHER,), ()])
 def test_what_is_placed_must_be_what_is_granted(cards: tuple[str, ...]) -> None:
     with pytest.raises(RefusedError, match="places other instances"):
-        wanted(assigned(pod(entry(1)), *cards))
+        wanted_reservations(assigned(pod(entry(1)), *cards))
 
 
 def test_a_pod_whose_places_cannot_be_read_is_refused_for_that() -> None:
     with pytest.raises(RefusedError, match="JSON"):
-        wanted(assigned(pod(text="{"), CARD))
+        wanted_reservations(assigned(pod(text="{"), CARD))
 
 
 def test_the_drivers_names_are_added_all_three_or_none_and_nothing_else_changes() -> None:
     one = pod(entry(0), entry(1, start=5), entry(1, 1, start=4))
-    first, second, third = reserved(one)
+    first, second, third = reservations(one)
     pairs = [(first, made()), (second, made(5, ids={"gi": 12})), (third, made(4, uuid=""))]
     told = json.loads(names(one, pairs)[ALLOCATIONS])
 
@@ -135,7 +138,7 @@ def test_the_register_names_the_profiles_of_the_list(
 ) -> None:
     lists = [{"models": [model], "profiles": profiles} for model, profiles in allowed]
     settings = NvidiaSettings.model_validate({"operatingMode": "mig", "migProfileAllowlist": lists})
-    info = registered(settings, INFO, PROFILES)
+    info = register_profiles(settings, INFO, PROFILES)
 
     assert [one.name for one in info.mig_profiles] == found
     assert (info.count, info.health) == (count, bool(found))
@@ -145,7 +148,7 @@ def test_a_card_that_is_not_cut_is_registered_as_it_is() -> None:
     settings = NvidiaSettings.model_validate({"operatingMode": "mig", "cutDevices": {"index": [1]}})
     shared = replace(INFO, mode="hami-core")
 
-    assert registered(settings, shared, PROFILES) == shared
+    assert register_profiles(settings, shared, PROFILES) == shared
 
 
 def test_a_container_that_was_granted_a_cut_card_and_a_shared_one_is_refused() -> None:
@@ -153,15 +156,15 @@ def test_a_container_that_was_granted_a_cut_card_and_a_shared_one_is_refused() -
     other = replace(one.shares[0], device=replace(one.shares[0].device, uuid="GPU-9", mode="hami-core"))
 
     with pytest.raises(RefusedError, match=r"MIG instances, and others.*nvidia.com/vgpu-mode"):
-        wanted(replace(one, shares=(*one.shares, other)))
+        wanted_reservations(replace(one, shares=(*one.shares, other)))
 
 
 def test_a_profiles_cores_are_the_drivers_or_its_part_of_the_slices() -> None:
     settings = NvidiaSettings.model_validate({"operatingMode": "mig"})
     own = (replace(PROFILES[0], cores=13), *PROFILES[1:])
 
-    assert [one.cores for one in registered(settings, INFO, PROFILES).mig_profiles] == [15, 43, 100]
-    assert registered(settings, INFO, own).mig_profiles[0].cores == 13
+    assert [one.cores for one in register_profiles(settings, INFO, PROFILES).mig_profiles] == [15, 43, 100]
+    assert register_profiles(settings, INFO, own).mig_profiles[0].cores == 13
 
 
 def test_no_container_is_told_a_name_that_could_mean_something_else() -> None:

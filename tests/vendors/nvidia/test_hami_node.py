@@ -16,14 +16,14 @@ from hami_plugin.allocation.identity import (
     Pending,
     PodReader,
     Unknown,
+    choose_preferred,
     identify,
-    preferred,
 )
 from hami_plugin.model.device import Device, Snapshot, physical_id
 from hami_plugin.model.links import NO_LINKS
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.protocol.decisions import DecidedShare, Question, claims, decode_devices, encode_devices, erase
+from hami_plugin.protocol.decisions import DecidedShare, Question, decided_shares, decode_devices, encode_devices, erase
 from tests.hami import values
 from tests.support.hami import Json, asks
 from tests.support.hami_questions import family
@@ -50,7 +50,7 @@ def pod_of(told: Json, pieces: Pieces) -> PodView:
 def next_share(told: Json, pieces: Pieces, device_type: str = "NVIDIA") -> DecidedShare | None:
     key = question().to_allocate
     asking = replace(pod_of(told, pieces), annotations={key: encode_devices(pieces)})
-    return next((claim for claim in claims(asking, question(device_type)) if claim.piece is not None), None)
+    return next((claim for claim in decided_shares(asking, question(device_type)) if claim.piece is not None), None)
 
 
 def same(claim: DecidedShare | None, expected: Json) -> bool:
@@ -121,7 +121,7 @@ def preference(available: Sequence[str], required: Sequence[str], size: int, wan
     waiting = Pending(next=(claim,) if wanted else (), unannotated=(), unreadable=())
     snapshot = Snapshot(devices=tuple(devices), links=NO_LINKS)
     return list(
-        preferred(available, required, size, waiting=waiting, held=HeldShares(), resource=GPU, snapshot=snapshot)
+        choose_preferred(available, required, size, waiting=waiting, held=HeldShares(), resource=GPU, snapshot=snapshot)
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostPaths
 from tests.support.rigs import Rig, lost_alone
-from vendors.vastai import VENDOR, Dies, dies, listed
+from vendors.vastai import VENDOR, Dies, dies, list_dies
 
 PROFILE = str(Path(__file__).parents[1] / "machines/vastai-two-cards.yaml")
 
@@ -106,4 +106,4 @@ def test_a_tool_that_hangs_is_ended(cards: Rig) -> None:
     cards.simulator.inject("tool-hangs")
 
     with pytest.raises(DriverUnavailableError, match=r"has not answered within 0\.2 s"):
-        listed(cards.settings.vasmi, deadline=0.2)
+        list_dies(cards.settings.vasmi, deadline=0.2)

@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 
 from cdi.edits import Hook, Mount
-from vendors.nvidia.driver_files import DriverFiles, HookProgram, driver_places, find_hook, mounted, search
+from vendors.nvidia.driver_files import (
+    DriverFiles,
+    HookProgram,
+    driver_mounts,
+    driver_places,
+    find_driver_files,
+    find_hook,
+)
 from vendors.nvidia.host_files import RootedTree
 
 VERSION = "570.124.06"
@@ -23,11 +30,11 @@ def gke(tmp_path: Path) -> DriverFiles:
     program = tmp_path / "home/kubernetes/bin/nvidia/bin/nvidia-smi"
     program.parent.mkdir()
     program.touch()
-    return search(driver_places(Path("/"), tmp_path), VERSION)
+    return find_driver_files(driver_places(Path("/"), tmp_path), VERSION)
 
 
 def test_without_a_hook_a_library_is_mounted_under_each_name_that_programs_load(gke: DriverFiles) -> None:
-    edits = mounted(gke, NO_HOOK)
+    edits = driver_mounts(gke, NO_HOOK)
 
     cuda = f"/home/kubernetes/bin/nvidia/lib64/libcuda.so.{VERSION}"
     inside = "/usr/local/nvidia/lib64"
@@ -55,7 +62,7 @@ def test_without_a_hook_a_library_is_mounted_under_each_name_that_programs_load(
     ],
 )
 def test_a_hook_makes_the_links_and_tells_the_loader(gke: DriverFiles, path: str, words: tuple[str, ...]) -> None:
-    edits = mounted(gke, HookProgram(path=path, remark=""))
+    edits = driver_mounts(gke, HookProgram(path=path, remark=""))
 
     inside = "/usr/local/nvidia/lib64"
     link = f"libcuda.so.1::{inside}/libcuda.so"
@@ -67,7 +74,7 @@ def test_a_hook_makes_the_links_and_tells_the_loader(gke: DriverFiles, path: str
 
 
 def test_without_a_driver_nothing_is_mounted() -> None:
-    edits = mounted(DriverFiles(), HookProgram(path="/usr/bin/nvidia-ctk", remark=""))
+    edits = driver_mounts(DriverFiles(), HookProgram(path="/usr/bin/nvidia-ctk", remark=""))
 
     assert (edits.mounts, edits.hooks) == ((), ())
 

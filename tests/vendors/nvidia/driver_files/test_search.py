@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vendors.nvidia.driver_files import driver_places, search
+from vendors.nvidia.driver_files import driver_places, find_driver_files
 from vendors.nvidia.simulation.files import loader_cache
 
 ELF_64, ELF_32 = b"\x7fELF\x02", b"\x7fELF\x01"
@@ -52,7 +52,7 @@ def test_each_kind_of_host_is_recognised(tmp_path: Path, name: str, host: str, l
     install(root, libraries)
     program(root, f"{binary}/nvidia-smi")
 
-    files = search(driver_places(Path("/"), tmp_path), VERSION)
+    files = find_driver_files(driver_places(Path("/"), tmp_path), VERSION)
 
     assert files.place is not None
     assert (files.place.layout.name, str(files.place.tree.host)) == (name, host)
@@ -69,7 +69,7 @@ def test_the_loaders_cache_finds_what_is_in_no_usual_folder(tmp_path: Path) -> N
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/ld.so.cache").write_bytes(loader_cache({"libcuda.so.1": "/opt/nvidia/lib/libcuda.so.1"}))
 
-    files = search(driver_places(Path("/"), tmp_path), VERSION)
+    files = find_driver_files(driver_places(Path("/"), tmp_path), VERSION)
 
     assert {library.folder for library in files.libraries} == {"/opt/nvidia/lib"}
 
@@ -79,7 +79,7 @@ def test_a_damaged_cache_is_told_and_the_folders_are_searched(tmp_path: Path) ->
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/ld.so.cache").write_bytes(b"nonsense")
 
-    files = search(driver_places(Path("/"), tmp_path), VERSION)
+    files = find_driver_files(driver_places(Path("/"), tmp_path), VERSION)
 
     assert files.place is not None
     assert any("ld.so.cache is not readable: it has no list" in line for line in files.report())
@@ -93,7 +93,7 @@ def test_links_into_a_store_are_followed_and_the_names_stay(tmp_path: Path) -> N
     for name in (f"libcuda.so.{VERSION}", "libcuda.so.1", f"libnvidia-ml.so.{VERSION}"):
         (tmp_path / "run/opengl-driver/lib" / name).symlink_to(f"/nix/store/abc-nvidia/lib/{name}")
 
-    cuda = search(driver_places(Path("/"), tmp_path), VERSION).libraries[0]
+    cuda = find_driver_files(driver_places(Path("/"), tmp_path), VERSION).libraries[0]
 
     assert (cuda.name, cuda.folder) == (f"libcuda.so.{VERSION}", "/run/opengl-driver/lib")
     assert (cuda.path, cuda.links) == (f"/nix/store/abc-nvidia/lib/libcuda.so.{VERSION}", ("libcuda.so.1",))
@@ -103,7 +103,7 @@ def test_another_drivers_libraries_are_passed_over_and_named(tmp_path: Path) -> 
     install(tmp_path, "/usr/lib64", "535.54.03")
     install(tmp_path / "run/nvidia/driver", "/usr/lib64")
 
-    files = search(driver_places(Path("/"), tmp_path), VERSION)
+    files = find_driver_files(driver_places(Path("/"), tmp_path), VERSION)
 
     assert files.place is not None
     assert files.place.layout.name == "driver container"
@@ -113,7 +113,7 @@ def test_another_drivers_libraries_are_passed_over_and_named(tmp_path: Path) -> 
 def test_32_bit_libraries_of_the_same_name_are_no_driver(tmp_path: Path) -> None:
     install(tmp_path, "/usr/lib", content=ELF_32)
 
-    files = search(driver_places(Path("/"), tmp_path), VERSION)
+    files = find_driver_files(driver_places(Path("/"), tmp_path), VERSION)
 
     assert files.place is None
     assert "without libcuda and libnvidia-ml for 64 bits" in files.report()[0]
@@ -124,13 +124,13 @@ def test_without_the_kernels_version_the_newest_driver_is_taken(tmp_path: Path) 
     install(tmp_path, "/usr/lib64", "535.54.03")
     install(tmp_path, "/usr/lib64", "1000.2")
 
-    files = search(driver_places(Path("/"), tmp_path), "")
+    files = find_driver_files(driver_places(Path("/"), tmp_path), "")
 
     assert files.version == "1000.2"
 
 
 def test_a_host_without_a_driver_is_told_place_by_place(tmp_path: Path) -> None:
-    files = search(driver_places(Path("/"), tmp_path), VERSION)
+    files = find_driver_files(driver_places(Path("/"), tmp_path), VERSION)
 
     assert files.place is None
     assert [line.split(": ")[0] for line in files.report()[:-1]] == [
@@ -147,7 +147,7 @@ def test_a_host_without_a_driver_is_told_place_by_place(tmp_path: Path) -> None:
 def test_what_a_driver_lacks_is_told_with_its_consequence(tmp_path: Path) -> None:
     install(tmp_path, "/usr/lib64")
 
-    report = search(driver_places(Path("/"), tmp_path), VERSION).report()
+    report = find_driver_files(driver_places(Path("/"), tmp_path), VERSION).report()
 
     assert f"no libnvcuvid.so.{VERSION}: video cannot be decoded" in report
 
@@ -155,7 +155,7 @@ def test_what_a_driver_lacks_is_told_with_its_consequence(tmp_path: Path) -> Non
 def test_below_another_root_paths_are_the_hosts(tmp_path: Path) -> None:
     install(tmp_path, "/lib64")
 
-    files = search(driver_places(Path("/home/kubernetes/bin/nvidia"), tmp_path), VERSION)
+    files = find_driver_files(driver_places(Path("/home/kubernetes/bin/nvidia"), tmp_path), VERSION)
 
     assert files.place is not None
     assert files.place.tree.named(files.libraries[0].path) == f"/home/kubernetes/bin/nvidia/lib64/libcuda.so.{VERSION}"
