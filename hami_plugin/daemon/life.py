@@ -31,7 +31,8 @@ from hami_plugin.process.aio import cancel
 from hami_plugin.process.log import logger
 from hami_plugin.telemetry.connections import raise_descriptor_limit
 from hami_plugin.telemetry.http import Probes, TelemetryServer
-from hami_plugin.telemetry.metrics import ConfigurationMetrics, Metrics, ScrapedMetrics
+from hami_plugin.telemetry.metrics import Metrics
+from hami_plugin.telemetry.process_metrics import ConfigurationMetrics, ScrapedMetrics
 
 log = logger(__name__)
 

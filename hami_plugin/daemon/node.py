@@ -40,13 +40,13 @@ from hami_plugin.model.views import PodView
 from hami_plugin.node_status.annotations import Style
 from hami_plugin.node_status.condition import DeviceKind, NodeConditions, kinds_of
 from hami_plugin.node_status.cost import CostAccount, CostMeter, Holdings
-from hami_plugin.node_status.events import EventRecorder
+from hami_plugin.node_status.events import EventRecorder, events_of
 from hami_plugin.node_status.faults import FaultLog, faults_document
 from hami_plugin.node_status.occupancy import DeviceOccupancy, device_occupancy
 from hami_plugin.node_status.priorities import Priorities
 from hami_plugin.node_status.registration import LiveNode, Registration
 from hami_plugin.node_status.remediation import Remediation
-from hami_plugin.node_status.status import events_of, links_of, status_document
+from hami_plugin.node_status.status import links_of, status_document
 from hami_plugin.node_status.usage import Loads, Pods, UsageReader, by_device, usage_document
 from hami_plugin.process.log import logger
 from hami_plugin.telemetry.metrics import (

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from http import HTTPStatus
 from itertools import count
-from typing import Protocol
+from typing import Any, Protocol
 
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.ports import Subject
@@ -195,3 +195,20 @@ class EventRecorder:
 def _worth_another_try(problem: ClusterError) -> bool:
     """Whether the same Event may be taken later. A 403 is final: admission, or a missing permission."""
     return problem.temporary and problem.status != HTTPStatus.FORBIDDEN
+
+
+def events_of(written: Iterable[Written]) -> list[dict[str, Any]]:
+    """Events, the newest first."""
+    return [
+        {
+            "time": one.time,
+            "about": f"{one.event.subject.namespace}/{one.event.subject.name}"
+            if one.event.subject.namespace
+            else one.event.subject.name,
+            "kind": one.event.subject.kind,
+            "reason": one.event.reason,
+            "message": one.event.message,
+            "warning": one.event.warning,
+        }
+        for one in reversed(list(written))
+    ]

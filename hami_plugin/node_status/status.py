@@ -8,7 +8,6 @@ from typing import Any
 from hami_plugin.model.device import Device
 from hami_plugin.model.links import Links
 from hami_plugin.node_status.annotations import FamilySource
-from hami_plugin.node_status.events import Written
 
 MAX_PAIRS = 600
 """Links in one document: those of 35 devices, each with each."""
@@ -33,23 +32,6 @@ def _pairs(links: Links, devices: Mapping[str, Device]) -> list[dict[str, Any]]:
         {"a": devices[a].number, "b": devices[b].number, "label": link.label, "score": link.score}
         for (a, b), link in sorted(links.pairs.items(), key=lambda pair: -pair[1].score)
         if a in devices and b in devices
-    ]
-
-
-def events_of(written: Iterable[Written]) -> list[dict[str, Any]]:
-    """Events, the newest first."""
-    return [
-        {
-            "time": one.time,
-            "about": f"{one.event.subject.namespace}/{one.event.subject.name}"
-            if one.event.subject.namespace
-            else one.event.subject.name,
-            "kind": one.event.subject.kind,
-            "reason": one.event.reason,
-            "message": one.event.message,
-            "warning": one.event.warning,
-        }
-        for one in reversed(list(written))
     ]
 
 

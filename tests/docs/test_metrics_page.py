@@ -17,7 +17,6 @@ from hami_plugin.node_status.usage import Loads, Pods, UsageReader
 from hami_plugin.scheduler.extender.metrics import METRICS, ZONE_LABEL, SchedulerMetrics
 from hami_plugin.telemetry.metrics import (
     Claimed,
-    ConfigurationMetrics,
     Costs,
     Devices,
     DeviceUserMetrics,
@@ -32,6 +31,7 @@ from hami_plugin.telemetry.metrics import (
     Resized,
     Usage,
 )
+from hami_plugin.telemetry.process_metrics import ConfigurationMetrics
 from tests.support.pages import generated
 
 PAGE = "docs/reference/metrics.md"

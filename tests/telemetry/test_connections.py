@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from hami_plugin.telemetry.connections import Connections
 from hami_plugin.telemetry.http import Probes, document, listening
-from hami_plugin.telemetry.metrics import ApiCallMetrics
+from hami_plugin.telemetry.process_metrics import ApiCallMetrics
 from tests.support.certificates import Authority
 from tests.support.scheduling import until
 

@@ -34,7 +34,7 @@ from hami_plugin.scheduler.extender.succession import Decisions, SchedulerReload
 from hami_plugin.sdk import Family, load_vendor, vendor_names
 from hami_plugin.telemetry.connections import raise_descriptor_limit
 from hami_plugin.telemetry.http import Probes, TelemetryServer
-from hami_plugin.telemetry.metrics import ConfigurationMetrics
+from hami_plugin.telemetry.process_metrics import ConfigurationMetrics
 
 _KEYS = {
     "scheduler_name": "name",

@@ -18,7 +18,7 @@ from hami_plugin.scheduler.engine.filter import UNREGISTERED, OccupiedNode
 from hami_plugin.scheduler.engine.reasons import Reason, parse_summary, plain
 from hami_plugin.scheduler.extender.cache import SchedulerCache
 from hami_plugin.sdk import Family, Resources
-from hami_plugin.telemetry.metrics import ApiCallMetrics, gauge
+from hami_plugin.telemetry.process_metrics import ApiCallMetrics, gauge
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _OTHER = "Other"

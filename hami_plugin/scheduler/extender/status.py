@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hami_plugin.node_status.status import events_of
+from hami_plugin.node_status.events import events_of
 from hami_plugin.scheduler.engine.devices import DeviceState
 from hami_plugin.scheduler.engine.node_info import subtract_held
 from hami_plugin.scheduler.engine.pod_info import PodInfo
