@@ -338,7 +338,12 @@ class Allocator:
     def _seen(self) -> tuple[object, ...]:
         """All that a decision depends on. While this stays the same, so does the decision."""
         node = self._node
-        return (self._snapshot.version, node.pods.changes.version, node.ledger.version, node.settlement.failures)
+        return (
+            self._snapshot.version,
+            node.pods.changes.version,
+            node.ledger.changes.version,
+            node.settlement.failures,
+        )
 
     def _still(self, ids: Sequence[str], identity: Identity) -> Identity:
         """Who asks, as of now. Whoever held these ids when they were asked for is answered, if that is still so."""

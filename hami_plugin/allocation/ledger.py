@@ -18,6 +18,7 @@ from hami_plugin.allocation.identity import HeldShare, HeldShares, Key, Resize
 from hami_plugin.errors import HamiError
 from hami_plugin.host.files import write_atomically
 from hami_plugin.model.placement import Grant
+from hami_plugin.process.aio import Watched
 from hami_plugin.process.log import logger
 from hami_plugin.process.threads import Worker, settable_error
 
@@ -37,8 +38,8 @@ class Ledger:
         """Wait until all that was noted is on file. OSError when the disk refuses."""
         self.held = HeldShares()
         """What is handed out. Only the ledger changes it."""
-        self.version = 0
-        """Moves with every change of what is held."""
+        self.changes: Watched[int] = Watched(0)
+        """Its version moves with every change of what is held."""
 
     @property
     def problem(self) -> str:
@@ -118,14 +119,14 @@ class Ledger:
                 self._take(_key(entry))
 
     def _put(self, held: HeldShare) -> None:
-        self.version += 1
+        self.changes.touch()
         self.held.put(held)
 
     def _take(self, key: Key) -> bool:
         """Whether there was such a share."""
         if self.held.take(key) is None:
             return False
-        self.version += 1
+        self.changes.touch()
         return True
 
 

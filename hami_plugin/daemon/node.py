@@ -48,6 +48,7 @@ from hami_plugin.node_status.registration import LiveNode, Registration
 from hami_plugin.node_status.remediation import Remediation
 from hami_plugin.node_status.status import links_of, status_document
 from hami_plugin.node_status.usage import Loads, Pods, UsageReader, by_device, usage_document
+from hami_plugin.process.aio import Watched
 from hami_plugin.process.log import logger
 from hami_plugin.telemetry.metrics import (
     ClaimDriver,
@@ -123,7 +124,12 @@ class ServedNode:
         self.account = KubeletAccount(self._holdings, self._ledger, lending=lambda: self.serving.lending)
         self.fault_log = FaultLog(self._everything_held, self.pods.get, self.events)
         self.loads = Loads(kept=max(LOAD_KEPT_S, 3 * settings.usage_seconds))
-        held = Holdings(occupied=self._occupied, version=self._held_version, pod=self.pods.get)
+        held = Holdings(
+            occupied=self._occupied,
+            version=self._held_version,
+            changes=self._held_changes,
+            pod=self.pods.get,
+        )
         self.cost = CostMeter(held, settings.cost_labels)
 
         builder = self._builder(process.host, metrics)
@@ -330,12 +336,17 @@ class ServedNode:
         """Differs as soon as what containers have of which devices does."""
         snapshots = tuple((source.vendor, source.snapshot.version) for source in self.serving.sources)
         return (
-            self._ledger.version,
+            self._ledger.changes.version,
             self._claims.changes.version,
             self.account.lent,
             self.pods.changes.version,
             snapshots,
         )
+
+    def _held_changes(self) -> Iterator[Watched[Any]]:
+        """What wakes for another ``_held_version``; of what the kubelet has lent nothing does."""
+        yield from (self._ledger.changes, self._claims.changes, self.pods.changes)
+        yield from (source.snapshot for source in self.serving.sources)
 
     def _metered(self, vendor: str, joules: Mapping[str, float]) -> None:
         if self.begun:

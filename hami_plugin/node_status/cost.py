@@ -12,14 +12,17 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from hami_plugin.model.device import MAX_DEVICES
 from hami_plugin.model.views import PodView
 from hami_plugin.node_status.occupancy import DeviceOccupancy
+from hami_plugin.process.aio import Watched, wait_any_changed
 
 EVERY_S = 1.0
-"""How often it is looked at who has what."""
+"""How often it is looked at most who has what."""
+RESYNC_S = 10.0
+"""How often although nothing says that it has changed."""
 KEPT_S = 900.0
 """How long an ended pod is shown: a scrape or several see its last values."""
 MAX_ENDED = 1024
@@ -249,10 +252,13 @@ def _pod_shares(one: DeviceOccupancy) -> Iterator[tuple[str, tuple[str, str], fl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holdings:
-    """What is held, ``occupied``, and ``version``, which differs as soon as that does. ``pod`` finds a pod by UID."""
+    """What is held, ``occupied``, and ``version``, which differs as soon as that does. ``changes`` wake whoever waits
+    for another version, and ``pod`` finds a pod by UID.
+    """
 
     occupied: Callable[[], Iterable[DeviceOccupancy]]
     version: Callable[[], object]
+    changes: Callable[[], Iterable[Watched[Any]]]
     pod: Callable[[str], PodView | None]
 
 
@@ -271,8 +277,10 @@ class CostMeter:
     async def run(self) -> NoReturn:
         """Until it is cancelled."""
         while True:
+            seen = [(one, one.version) for one in self._holdings.changes()]
             self.look()
             await asyncio.sleep(EVERY_S)
+            await wait_any_changed(seen, within=RESYNC_S)
 
     def look(self) -> None:
         """Count until now, and see who has what from now on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from hami_plugin.node_status import cost
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.cost import CardShares, CostAccount, CostMeter, Holdings, Payer, card_shares
 from hami_plugin.node_status.occupancy import device_occupancy
-from hami_plugin.process.aio import Watched
+from hami_plugin.process.aio import Watched, cancel
 from tests.support.builders import CARD_MIB, FAMILY, device, grant, held_by, ids, pod, uuid
 from tests.support.scale import sized
 
@@ -214,7 +215,12 @@ def test_labels_are_those_that_the_pod_had_when_it_was_seen_first() -> None:
     source = FamilySource(vendor="toy", family=FAMILY, snapshot=Watched(Snapshot(devices=(device(0),), ready=True)))
     share = held_by(owner, replicas=ids((0, 0)), grants=[grant(0, CARD_MIB, 100)])
     meter = CostMeter(
-        Holdings(occupied=lambda: device_occupancy([source], [share]), version=lambda: version, pod=pods.get),
+        Holdings(
+            occupied=lambda: device_occupancy([source], [share]),
+            version=lambda: version,
+            changes=tuple,
+            pod=pods.get,
+        ),
         ["team"],
         clock=lambda: now,
     )
@@ -237,3 +243,23 @@ def test_an_account_goes_on_from_the_one_before_a_change_of_the_configuration() 
     heir.metered("toy", {uuid(0): 100.0}, 10.0)
 
     assert heir.cards[CARD].whole.joules == heir.pods[payer(labels=("a",))].joules == 100.0
+
+
+async def test_a_change_of_what_is_held_is_counted_when_it_comes(monkeypatch):
+    monkeypatch.setattr(cost, "EVERY_S", 0.0)
+    monkeypatch.setattr(cost, "RESYNC_S", 3600.0)
+    ledger: Watched[int] = Watched(0)
+    seen: asyncio.Queue[int] = asyncio.Queue()
+
+    def occupied():
+        seen.put_nowait(ledger.version)
+        return ()
+
+    holdings = Holdings(occupied=occupied, version=lambda: ledger.version, changes=lambda: (ledger,), pod={}.get)
+    meter = asyncio.create_task(CostMeter(holdings, ()).run())
+    async with asyncio.timeout(10):
+        assert await seen.get() == 0
+        for version in (1, 2):
+            ledger.touch()
+            assert await seen.get() == version
+    await cancel(meter)
