@@ -16,7 +16,7 @@ from hami_plugin.allocation.preparation import HostCheck
 from hami_plugin.config.settings import Settings
 from hami_plugin.config.vendors import ServedSettings
 from hami_plugin.daemon.dra import DraDriver, DraNode
-from hami_plugin.daemon.serving import FormerResource, FurtherFamilies, ServedResource, Serving, VendorTasks
+from hami_plugin.daemon.serving import FurtherFamilies, ServedResource, Serving, VendorTasks
 from hami_plugin.daemon.startup import ServedVendor
 from hami_plugin.errors import ConfigError, HamiError, WireError
 from hami_plugin.inventory.cdi_specs import PartitionSpecs, SpecFiles, SpecGate
@@ -24,7 +24,7 @@ from hami_plugin.inventory.discovery import DiscoveryLoop, DiscoveryTiming
 from hami_plugin.inventory.health import HealthLimits
 from hami_plugin.inventory.health_file import HealthMemory
 from hami_plugin.inventory.inventory import Inventory
-from hami_plugin.kubelet.endpoint import Endpoint, PluginDirectory
+from hami_plugin.kubelet.endpoint import Endpoint, PluginDirectory, StaleRegistration
 from hami_plugin.kubelet.holders import CheckpointFile
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.model.device import Snapshot
@@ -250,8 +250,8 @@ class VendorBuilder:
         if node.modes:
             raise ConfigError([f"vendors.{vendor}.frontEnd: dra switches no card's mode; set frontEnd: device-plugin"])
         driver.sources.append(source)
-        tasks.former += [
-            FormerResource(
+        tasks.stale += [
+            StaleRegistration(
                 resource=resource,
                 node=self.dra.live,
                 checkpoint=CheckpointFile(self.settings.kubelet_dir),

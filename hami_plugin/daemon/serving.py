@@ -22,11 +22,9 @@ from hami_plugin.errors import HamiError
 from hami_plugin.inventory.cdi_specs import SpecGate
 from hami_plugin.inventory.discovery import DiscoveryLoop
 from hami_plugin.inventory.inventory import Inventory
-from hami_plugin.kubelet.endpoint import Endpoint, NoDevices, drops_newcomers, give_up
-from hami_plugin.kubelet.holders import CheckpointFile
+from hami_plugin.kubelet.endpoint import Endpoint, StaleRegistration, drops_newcomers
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.ports import DevicePlugin
-from hami_plugin.model.views import NodeView
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.process.aio import Watched
 from hami_plugin.process.log import logger
@@ -81,43 +79,6 @@ class ServedResource:
         return state.problem or ("" if state.ready else "the kubelet has not taken the first list yet")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormerResource:
-    """A resource whose devices go by claims now. The kubelet may still know it by a device plugin, for some minutes."""
-
-    resource: str
-    node: Watched[NodeView | None]
-    checkpoint: CheckpointFile
-    endpoint: Callable[[DevicePlugin], Endpoint]
-
-    async def run(self) -> None:
-        """Until the kubelet knows that no device plugin has any, so that pods that ask by the resource's name start.
-
-        While the node has any, somebody's device plugin serves it, which is left alone.
-        """
-        while not self._is_left:
-            await self.node.changed(self.node.version)
-        try:
-            known = await self.checkpoint.knows(self.resource)
-        except HamiError as error:
-            log.debug("no former device plugin is known of", resource=self.resource, why=str(error))
-            return
-        if not known:
-            return
-        taken = await give_up(self.endpoint(NoDevices(self.resource)), within=GIVE_UP_S)
-        log.info("device plugin given up", resource=self.resource, told=taken)
-        if not taken:
-            raise HamiError(
-                f"the kubelet was not told that {self.resource} goes by claims",
-                hint=f"until it has forgotten it, pods with {self.resource} and no claim do not start",
-            )
-
-    @property
-    def _is_left(self) -> bool:
-        node = self.node.value
-        return node is not None and node.allocatable.get(self.resource) == "0"
-
-
 class Repairable(Protocol):
     """A task of one family that says what is wrong with it."""
 
@@ -146,7 +107,6 @@ class FamilyTask:
         return self.snapshot is None or not _without_devices(self.snapshot.value)
 
 
-GIVE_UP_S = 30.0
 MAX_FURTHER = 64
 """Device types of a vendor that its families do not list."""
 
@@ -250,7 +210,7 @@ class VendorTasks:
     announced: list[FamilySource] = field(default_factory=list)
     dra: DraDriver | None = None
     listed: list[ServedResource] = field(default_factory=list)
-    former: list[FormerResource] = field(default_factory=list)
+    stale: list[StaleRegistration] = field(default_factory=list)
     further: FurtherFamilies | None = None
     hosts: list[HostCheck] = field(default_factory=list)
     partitions: list[Partitions] = field(default_factory=list)
@@ -279,9 +239,9 @@ class VendorTasks:
         for resource in self.listed:
             name = f"kubelet {resource.plugin.resource}"
             yield name, keep(name, "kubelet", resource.serve)
-        for former in self.former:
-            name = f"kubelet {former.resource}"
-            yield name, keep(name, "kubelet", former.run)
+        for stale in self.stale:
+            name = f"kubelet {stale.resource}"
+            yield name, keep(name, "kubelet", stale.run)
         if self.further:
             name = f"further families of {self.discovery.vendor}"
             yield name, keep(name, "families", self.further.run)
@@ -420,21 +380,21 @@ class Serving:
 
     @asynccontextmanager
     async def kept(self, kubelet: str) -> AsyncIterator[None]:
-        """Within, a predecessor's streams may end. A kubelet that would drop us too forgets us before, and knows us
-        again once it has noticed.
+        """Within, a predecessor's streams may end. At a kubelet that would drop us too we are not registered meanwhile,
+        and register again once it has noticed.
         """
         drops = drops_newcomers(kubelet)
         if drops:
-            await self.be_forgotten()
+            await self.unregister()
         yield
         if drops:
             await asyncio.sleep(NOTICED_S)
-            await asyncio.gather(*(resource.endpoint.be_known() for resource in self.resources))
+            await asyncio.gather(*(resource.endpoint.register_again() for resource in self.resources))
 
-    async def be_forgotten(self) -> None:
-        """Make the kubelet forget who serves the resources that it has of us."""
+    async def unregister(self) -> None:
+        """Have the kubelet forget who serves the resources that it has of us. The streams go on."""
         ready = [resource.endpoint for resource in self.resources if resource.endpoint.state.value.ready]
-        await asyncio.gather(*(endpoint.be_forgotten() for endpoint in ready))
+        await asyncio.gather(*(endpoint.unregister() for endpoint in ready))
 
     def hold(self) -> None:
         """Keep the kubelet's calls waiting from now on, for those who take the sockets over."""

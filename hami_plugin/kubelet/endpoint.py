@@ -2,6 +2,9 @@
 
 It is level-triggered: at each wake-up, and each second, it looks at the kubelet's socket, at its own, and at its
 streams, and does the next thing that is missing. A restart of the kubelet is therefore no special case.
+
+The kubelet has no call by which a plugin unregisters: it remembers one as long as a registration that fails, or a list
+without devices, does not take its place. ``Endpoint.unregister`` and ``StaleRegistration`` make use of that.
 """
 
 from __future__ import annotations
@@ -21,16 +24,19 @@ import grpc
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.kubelet.api import deviceplugin_pb2 as pb
 from hami_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc
+from hami_plugin.kubelet.holders import CheckpointFile
 from hami_plugin.kubelet.listener import FileIdentity, Listener, ListenError, accepts, address, dial, status_text
 from hami_plugin.kubelet.servicer import API_VERSION, DevicePluginServicer, RelayedError, require_list_fits
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.ports import DevicePlugin, EndpointState, Observer, Offer
-from hami_plugin.model.views import major_minor
+from hami_plugin.model.views import NodeView, major_minor
 from hami_plugin.process.aio import Backoff, Watched, cancel, poll_condition
 from hami_plugin.process.log import logger
 
 KUBELET_SOCKET = "kubelet.sock"
+UNREGISTER_S = 30.0
+"""How long a kubelet may take to read that a former plugin has no devices any more."""
 KNOWN_S = 10.0
 """How long calls wait for the list of pods, while the configuration changes."""
 MAX_DROPS = 3
@@ -312,7 +318,7 @@ class Endpoint:
         self._main: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
         self._left: Listener | None = None
-        self._leaving = self._silent = self._forgotten = False
+        self._leaving = self._silent = self._unregistered = False
         self._drops = 0
         self._complaint = ""
         self.state = Watched(EndpointState(resource=plugin.resource, since=clock()))
@@ -362,13 +368,14 @@ class Endpoint:
             self._servicer.relay.ended = True
         self._servicer.relay, self._leaving, self._silent = None, False, False
 
-    async def be_forgotten(self) -> None:
+    async def unregister(self) -> None:
         """Make a kubelet that ``drops_newcomers`` forget who serves the resource. It goes on listening to us and asking
-        us, and the end of a predecessor's stream drops nobody. It would not notice our end either, until ``be_known``.
+        us, and the end of a predecessor's stream drops nobody. It would not notice our end either, until
+        ``register_again``.
 
         It forgets when a registration fails: one on a socket that does not answer what its options are.
         """
-        self._forgotten = True  # also where it goes wrong half-way
+        self._unregistered = True  # also where it goes wrong half-way
         mute, path = grpc.aio.server(), self.socket.with_name(f".{self.socket.stem}.off")
         try:
             path.unlink(missing_ok=True)
@@ -376,7 +383,7 @@ class Endpoint:
             await mute.start()
             path.chmod(0o600)
             await register(self._directory, self._plugin, path.name, timeout=self._timing.register)
-            await self.be_known()  # it is of another version, and would ask there
+            await self.register_again()  # it is of another version, and would ask there
         except (OSError, RuntimeError, RegistrationError) as error:  # gRPC raises RuntimeError when a bind fails
             if not (isinstance(error, RegistrationError) and error.refused):
                 log.warning(
@@ -387,12 +394,12 @@ class Endpoint:
             with suppress(OSError):
                 path.unlink(missing_ok=True)
 
-    async def be_known(self) -> None:
+    async def register_again(self) -> None:
         """Register beside the stream that is open, so that the kubelet notices our end again. Where it has dropped us
         meanwhile, it may have come to that after our return: then this makes the devices healthy again.
         """
         for delay in self._timing.refused.delays():
-            if not self._forgotten:
+            if not self._unregistered:
                 return
             try:
                 await register(self._directory, self._plugin, self.socket.name, timeout=self._timing.register)
@@ -400,7 +407,7 @@ class Endpoint:
                 log.warning("not registered again", resource=self._plugin.resource, why=str(error))
                 await asyncio.sleep(delay)
             else:
-                self._forgotten = False
+                self._unregistered = False
                 self._report(registered=True)
 
     async def close(self) -> None:
@@ -651,7 +658,7 @@ def _absent(kubelet: Path) -> RegistrationError:
     )
 
 
-class NoDevices:
+class _NoDevices:
     """A ``DevicePlugin`` of a resource of which this node has nothing."""
 
     pre_start_required = False
@@ -670,19 +677,57 @@ class NoDevices:
         """The kubelet does not ask."""
 
 
-async def give_up(endpoint: Endpoint, *, within: float) -> bool:
-    """Serve an ``endpoint`` of ``NoDevices`` until the kubelet has read that there are none, and no longer. A kubelet
-    that knows the resource by a former device plugin asks that one before each start of a container, even when the
-    scheduler has given the container devices by a claim: now it asks nobody. False: it has not read that.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaleRegistration:
+    """What the kubelet may remember, for some minutes, of a device plugin whose devices go by claims now.
+
+    It asks that plugin before each start of a container, even when the scheduler has given the container devices by a
+    claim. Once a plugin without devices has registered and left, it asks nobody.
     """
-    running = asyncio.create_task(endpoint.run(), name="no devices")
-    try:
-        async with asyncio.timeout(within):
-            while not endpoint.state.value.ready:
-                await endpoint.state.changed(endpoint.state.version)
-    except TimeoutError:
-        return False
-    finally:
-        await endpoint.close()
-        await cancel(running)
-    return True
+
+    resource: str
+    node: Watched[NodeView | None]
+    checkpoint: CheckpointFile
+    endpoint: Callable[[DevicePlugin], Endpoint]
+
+    async def run(self) -> None:
+        """Until the kubelet knows that no device plugin has any, so that pods that ask by the resource's name start.
+
+        While the node has any, somebody's device plugin serves it, which is left alone.
+        """
+        while not self._is_left:
+            await self.node.changed(self.node.version)
+        try:
+            known = await self.checkpoint.knows(self.resource)
+        except HamiError as error:
+            log.debug("no former device plugin is known of", resource=self.resource, why=str(error))
+            return
+        if not known:
+            return
+        replaced = await self._replace()
+        log.info("device plugin given up", resource=self.resource, replaced=replaced)
+        if not replaced:
+            raise HamiError(
+                f"the kubelet was not told that {self.resource} goes by claims",
+                hint=f"until it has forgotten it, pods with {self.resource} and no claim do not start",
+            )
+
+    @property
+    def _is_left(self) -> bool:
+        node = self.node.value
+        return node is not None and node.allocatable.get(self.resource) == "0"
+
+    async def _replace(self) -> bool:
+        """Serve no devices until the kubelet has read that there are none, and no longer. False: it has not read it."""
+        endpoint = self.endpoint(_NoDevices(self.resource))
+        running = asyncio.create_task(endpoint.run(), name="no devices")
+        try:
+            async with asyncio.timeout(UNREGISTER_S):
+                while not endpoint.state.value.ready:
+                    await endpoint.state.changed(endpoint.state.version)
+        except TimeoutError:
+            return False
+        finally:
+            await endpoint.close()
+            await cancel(running)
+        return True

@@ -125,7 +125,7 @@ AS_SUCCESSOR = {
     "has the lock": lambda: after_awaited(NodeClaim, "take"),
     "has read the journal": lambda: after(Ledger, "load"),
     "is registered": lambda: after_awaited(endpoint, "register"),
-    "is forgotten by the kubelet": lambda: after_awaited(Serving, "be_forgotten"),
+    "is forgotten by the kubelet": lambda: after_awaited(Serving, "unregister"),
     "has relieved the incumbent": lambda: after_saying("serving"),
 }
 ASKED = {"is registered", "is forgotten by the kubelet"}

@@ -1,6 +1,7 @@
 """An endpoint and a kubelet on real sockets: restarts, losses, refusals, rivals, and the end."""
 
 import asyncio
+import json
 import os
 import shutil
 import socket
@@ -13,10 +14,19 @@ import grpc
 import pytest
 
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
-from hami_plugin.kubelet.endpoint import Endpoint, PluginDirectory, drops_newcomers, siblings, socket_name
+from hami_plugin.kubelet.endpoint import (
+    Endpoint,
+    PluginDirectory,
+    StaleRegistration,
+    drops_newcomers,
+    siblings,
+    socket_name,
+)
+from hami_plugin.kubelet.holders import CheckpointFile
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.model.ports import NullObserver, Offer
-from hami_plugin.process.aio import Backoff
+from hami_plugin.model.views import NodeView
+from hami_plugin.process.aio import Backoff, Watched
 from hami_plugin.simulation.kubelet import CHECKPOINT, Manners, Rivals
 
 RESOURCE = "example.com/gpu"
@@ -453,12 +463,12 @@ async def test_a_successor_that_the_kubelet_has_forgotten_is_not_dropped_with_th
     second = await site.endpoint(heir, plugins=generation(2, succeeding=True))
     await until(second.state, ready)
 
-    await second.be_forgotten()
+    await second.unregister()
     await first.close()
     await kubelet.until(lambda: len(kubelet._connected[RESOURCE]) == 1)
     assert (kubelet.allocatable(RESOURCE), second.state.value.streams) == (4, 1)
     assert await kubelet.plugin(RESOURCE).allocate(["a"])
-    await second.be_known()
+    await second.register_again()
     await until(second.state, lambda state: state.streams == 2)
     assert await kubelet.plugin(RESOURCE).allocate(["b"])
 
@@ -475,10 +485,10 @@ async def test_whom_the_kubelet_shall_know_again_tries_until_it_does(site, plugi
     kubelet = await site.kubelet(manners=Manners(rivals=Rivals.BY_RESOURCE))
     endpoint = await site.endpoint(plugin)
     await until(endpoint.state, ready)
-    await endpoint.be_forgotten()
+    await endpoint.unregister()
 
     kubelet.manners = Manners(rivals=Rivals.BY_RESOURCE, versions=("v9",))
-    known = asyncio.create_task(endpoint.be_known())
+    known = asyncio.create_task(endpoint.register_again())
     refused = len(kubelet.registrations)
     await kubelet.until(lambda: len(kubelet.registrations) > refused + 1)
     kubelet.manners = Manners(rivals=Rivals.BY_RESOURCE)
@@ -493,7 +503,7 @@ async def test_devices_that_a_kubelet_takes_for_lost_after_the_return_are_back_w
     kubelet = await site.kubelet(manners=Manners(rivals=Rivals.BY_RESOURCE))
     endpoint = await site.endpoint(plugin, plugins=generation(2, succeeding=True), observer=observer)
     await until(endpoint.state, ready)
-    await endpoint.be_forgotten()
+    await endpoint.unregister()
     before = len(observer.states)
     for returned in (2, 3, 4):  # at once: each end of a stream may find the next one
         await kubelet.plugin(RESOURCE).close()
@@ -501,7 +511,7 @@ async def test_devices_that_a_kubelet_takes_for_lost_after_the_return_are_back_w
     assert all(state.registered for state in observer.states[before:])  # no rival was looked for
     kubelet.ledger.fail(RESOURCE)  # its own end of the first stream comes late, and by name
 
-    await endpoint.be_known()
+    await endpoint.register_again()
 
     await kubelet.until(lambda: kubelet.allocatable(RESOURCE) == 4)
 
@@ -512,7 +522,7 @@ async def test_a_kubelet_that_takes_what_it_should_refuse_is_given_the_true_sock
     await until(endpoint.state, ready)
 
     kubelet.manners = Manners(dial_back=False)
-    await endpoint.be_forgotten()
+    await endpoint.unregister()
 
     asked = [request.endpoint for request in kubelet.registrations]
     assert asked == ["hami-example-gpu.sock", ".hami-example-gpu.off", "hami-example-gpu.sock"]
@@ -604,3 +614,30 @@ class _Rival(Endpoint):
 
     async def _clear(self):
         """It knows no other lives of its own."""
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_former_plugin_that_the_kubelet_remembers_is_replaced_by_one_without_devices_that_leaves(
+    site, plugin, until, known
+):
+    kubelet = await site.kubelet()
+    former = await site.endpoint(plugin)
+    await until(former.state, ready)
+    await former.close()
+    registrations = len(kubelet.registrations)
+    resource = RESOURCE if known else "example.com/other"
+    stale = StaleRegistration(
+        resource=resource,
+        node=Watched(NodeView(name="n", allocatable={resource: "0"})),
+        checkpoint=CheckpointFile(site.directory),
+        endpoint=lambda none: Endpoint(none, site.directory, NullObserver()),
+    )
+    (site.directory / "kubelet_internal_checkpoint").write_text(
+        json.dumps({"Data": {"PodDeviceEntries": [], "RegisteredDevices": {RESOURCE: []}}})
+    )
+
+    await stale.run()
+
+    assert len(kubelet.registrations) == registrations + known
+    assert not list(site.directory.glob("hami-*.sock"))
+    assert kubelet.allocatable(RESOURCE) == 0
