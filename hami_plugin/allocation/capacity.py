@@ -25,7 +25,7 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.ports import Checkpoint, Observer, Offer
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.process.aio import Watched
+from hami_plugin.process.concurrency import Watched
 from hami_plugin.process.log import logger
 from hami_plugin.protocol.decisions import DecidedShare, Question, decided_shares, requesting_containers
 from hami_plugin.protocol.keys import BIND_PHASE, PHASE_FAILED

@@ -18,9 +18,8 @@ from hami_plugin.allocation.identity import HeldShare, HeldShares, Key, Resize
 from hami_plugin.errors import HamiError
 from hami_plugin.host.files import write_atomically
 from hami_plugin.model.placement import Grant
-from hami_plugin.process.aio import Watched
+from hami_plugin.process.concurrency import Watched, Worker, settable_error
 from hami_plugin.process.log import logger
-from hami_plugin.process.threads import Worker, settable_error
 
 log = logger(__name__)
 

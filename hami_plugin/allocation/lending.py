@@ -15,7 +15,7 @@ from hami_plugin.allocation.preparation import deliver_answer
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.model.delivery import Answer, Way
 from hami_plugin.model.device import Device, Snapshot
-from hami_plugin.process.aio import Watched
+from hami_plugin.process.concurrency import Watched
 from hami_plugin.process.log import logger
 from hami_plugin.sdk import Family
 from hami_plugin.vendor_boundary.guard import Guard

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from hami_plugin.model.ports import PodFeed
 from hami_plugin.model.views import PodView, revision
-from hami_plugin.process.aio import Watched
+from hami_plugin.process.concurrency import Watched
 
 
 class PodTable:

@@ -22,9 +22,8 @@ from hami_plugin.model.device import Snapshot
 from hami_plugin.model.placement import Assignment, Share
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.process.aio import Watched
+from hami_plugin.process.concurrency import StuckError, Watched, WorkThread
 from hami_plugin.process.log import logger
-from hami_plugin.process.threads import StuckError, WorkThread
 from hami_plugin.sdk import Family, Leftovers, Partition
 from hami_plugin.vendor_boundary.guard import Guard, VendorErrors
 

@@ -14,7 +14,7 @@ from hami_plugin.model.ports import NodeApi
 from hami_plugin.model.views import PodView, revision
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode
-from hami_plugin.process.aio import Backoff
+from hami_plugin.process.concurrency import Backoff
 from hami_plugin.process.log import logger
 from hami_plugin.protocol.decisions import Question
 from hami_plugin.protocol.keys import BIND_PHASE, NODE_LOCK, PHASE_FAILED, PHASE_SUCCESS

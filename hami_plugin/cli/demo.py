@@ -10,7 +10,7 @@ import click
 
 from hami_plugin.cli.console import terminal
 from hami_plugin.cli.options import profile_names, warnings_only
-from hami_plugin.process.aio import ended_by_signals
+from hami_plugin.process.concurrency import ended_by_signals
 
 
 @click.command(epilog="Example: hami-plugin demo --profile dgx-1v")

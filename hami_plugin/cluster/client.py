@@ -35,7 +35,7 @@ from hami_plugin.model.views import (
     quota_view,
     shaped_pod_view,
 )
-from hami_plugin.process.aio import Watched
+from hami_plugin.process.concurrency import Watched
 
 CONNECTIONS = 6
 """Of a daemon: up to three watches, and three calls at a time. A node's pods are admitted one after the other, as are

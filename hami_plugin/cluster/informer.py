@@ -25,9 +25,8 @@ from hami_plugin.cluster.requests import (
     read,
 )
 from hami_plugin.errors import ClusterError
-from hami_plugin.model.pausing import Pausing
 from hami_plugin.model.views import Feed, Json, anonymous, misshapen
-from hami_plugin.process.aio import Backoff, cancel, run_in_slices
+from hami_plugin.process.concurrency import Backoff, Pausing, cancel, run_in_slices
 from hami_plugin.process.log import logger
 
 MAX_LINE_BYTES = 16 * 2**20  # etcd holds 1.5 MiB an object; JSON may be several times longer than what etcd holds

@@ -26,7 +26,7 @@ from hami_plugin.cluster.credentials import Access, Credentials, stamp, without_
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.ports import Observer
 from hami_plugin.model.views import Json, anonymous, misshapen
-from hami_plugin.process.aio import Watched
+from hami_plugin.process.concurrency import Watched
 from hami_plugin.process.log import logger
 
 with without_system_authorities():

@@ -21,7 +21,7 @@ from hami_plugin.daemon.reload import Succession, Turn
 from hami_plugin.daemon.startup import report_handover, report_unlimited, tidy_specs
 from hami_plugin.daemon.takeover import SERVE_S, NodeClaim, Peer
 from hami_plugin.errors import HamiError
-from hami_plugin.process.aio import poll_condition
+from hami_plugin.process.concurrency import poll_condition
 from hami_plugin.process.log import logger
 from hami_plugin.telemetry.metrics import Metrics
 

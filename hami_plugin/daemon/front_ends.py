@@ -20,9 +20,8 @@ from hami_plugin.errors import ClusterError, HamiError
 from hami_plugin.host.files import write_atomically
 from hami_plugin.model.delivery import Way
 from hami_plugin.model.views import NodeView
-from hami_plugin.process.aio import Watched
+from hami_plugin.process.concurrency import Watched, start_on_thread, wait_result
 from hami_plugin.process.log import logger
-from hami_plugin.process.threads import start_on_thread, wait_result
 from hami_plugin.sdk import load_vendor
 
 log = logger(__name__)

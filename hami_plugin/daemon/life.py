@@ -27,7 +27,7 @@ from hami_plugin.daemon.serving import partitions_document
 from hami_plugin.daemon.takeover import NodeClaim, Peer
 from hami_plugin.errors import HamiError
 from hami_plugin.node_status.status import empty_status
-from hami_plugin.process.aio import cancel
+from hami_plugin.process.concurrency import cancel
 from hami_plugin.process.log import logger
 from hami_plugin.telemetry.connections import raise_descriptor_limit
 from hami_plugin.telemetry.http import Probes, TelemetryServer

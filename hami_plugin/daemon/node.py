@@ -48,7 +48,7 @@ from hami_plugin.node_status.registration import LiveNode, Registration
 from hami_plugin.node_status.remediation import Remediation
 from hami_plugin.node_status.status import links_of, status_document
 from hami_plugin.node_status.usage import Loads, Pods, UsageReader, by_device, usage_document
-from hami_plugin.process.aio import Watched
+from hami_plugin.process.concurrency import Watched
 from hami_plugin.process.log import logger
 from hami_plugin.telemetry.metrics import (
     ClaimDriver,

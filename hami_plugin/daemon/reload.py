@@ -18,7 +18,7 @@ from hami_plugin.config.load import Configuration
 from hami_plugin.daemon.takeover import Ask, Problems, refusal
 from hami_plugin.errors import HamiError
 from hami_plugin.kubelet.watch import DirectoryWatch
-from hami_plugin.process.aio import Backoff, poll_condition, wait_event
+from hami_plugin.process.concurrency import Backoff, poll_condition, wait_event
 from hami_plugin.process.log import logger
 
 log = logger(__name__)

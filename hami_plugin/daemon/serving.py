@@ -26,9 +26,8 @@ from hami_plugin.kubelet.endpoint import Endpoint, StaleRegistration, drops_newc
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.ports import DevicePlugin
 from hami_plugin.node_status.annotations import FamilySource
-from hami_plugin.process.aio import Watched
+from hami_plugin.process.concurrency import BoundedCalls, Watched
 from hami_plugin.process.log import logger
-from hami_plugin.process.threads import BoundedCalls
 from hami_plugin.protocol.decisions import Question
 from hami_plugin.vendor_boundary.guard import VendorSupervisor
 

@@ -21,8 +21,8 @@ from hami_plugin.host.runtimes import USUAL_FILES, read_runtime
 from hami_plugin.inventory.cdi_specs import remove_stale_specs
 from hami_plugin.model.delivery import Way
 from hami_plugin.node_status.events import EventRecorder
+from hami_plugin.process.concurrency import start_on_thread, wait_result
 from hami_plugin.process.log import logger
-from hami_plugin.process.threads import start_on_thread, wait_result
 from hami_plugin.sdk import Driver, Family, Vendor, load_vendor, vendor_names
 from hami_plugin.simulation.hardware import SimulatedHardware, simulate_all
 from hami_plugin.telemetry.logs import Format, Level, configure

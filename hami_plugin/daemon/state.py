@@ -15,8 +15,8 @@ from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
 from hami_plugin.dra.prepared import PreparedClaims
 from hami_plugin.host.files import remove_unfinished
 from hami_plugin.inventory.health_file import HealthMemory
+from hami_plugin.process.concurrency import WorkThread
 from hami_plugin.process.log import logger
-from hami_plugin.process.threads import WorkThread
 
 log = logger(__name__)
 

@@ -28,7 +28,7 @@ from typing import Any
 
 from hami_plugin.errors import HamiError
 from hami_plugin.host.files import StateLock
-from hami_plugin.process.aio import poll_condition, wait_event
+from hami_plugin.process.concurrency import poll_condition, wait_event
 from hami_plugin.process.log import logger
 
 log = logger(__name__)

@@ -22,7 +22,7 @@ from hami_plugin.host.paths import HostFiles, make_shared_directory, write_share
 from hami_plugin.model.placement import Grant
 from hami_plugin.partitions.life import OF_CLAIM, Owner
 from hami_plugin.partitions.reconciliation import PodReservation
-from hami_plugin.process.aio import Watched
+from hami_plugin.process.concurrency import Watched
 from hami_plugin.process.log import logger
 from hami_plugin.sdk import Reservation
 from hami_plugin.sdk.partitions import NOWHERE, Placement

@@ -49,9 +49,8 @@ from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.partitions.life import ABSENT
 from hami_plugin.partitions.manager import Partitions
 from hami_plugin.partitions.reconciliation import PodReservation
-from hami_plugin.process.aio import Watched, wait_any_changed
+from hami_plugin.process.concurrency import StuckError, Watched, WorkThread, wait_any_changed
 from hami_plugin.process.log import logger
-from hami_plugin.process.threads import StuckError, WorkThread
 from hami_plugin.sdk import Family, Injection, Leftovers, NoRoomError, Partition
 from hami_plugin.vendor_boundary.guard import Guard
 

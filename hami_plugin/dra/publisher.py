@@ -44,9 +44,8 @@ from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode
 from hami_plugin.partitions.life import BLOCKING, ENDING, Entry
 from hami_plugin.partitions.manager import Partitions
-from hami_plugin.process.aio import Backoff, Watched, wait_event
+from hami_plugin.process.concurrency import Backoff, StuckError, Watched, WorkThread, wait_event
 from hami_plugin.process.log import logger
-from hami_plugin.process.threads import StuckError, WorkThread
 from hami_plugin.sdk.partitions import Sized
 
 log = logger(__name__)

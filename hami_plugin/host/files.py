@@ -9,7 +9,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from hami_plugin.process.threads import Worker
+from hami_plugin.process.concurrency import Worker
 
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 

@@ -27,9 +27,8 @@ from hami_plugin.host.paths import HostFiles
 from hami_plugin.inventory.inventory import part
 from hami_plugin.model.device import Action, Device, Fault, Health, Snapshot
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.process.aio import Watched, wait_event
+from hami_plugin.process.concurrency import StuckError, Watched, WorkThread, wait_event
 from hami_plugin.process.log import logger
-from hami_plugin.process.threads import StuckError, WorkThread
 from hami_plugin.sdk import Family, Partition
 
 ALL = "all"

@@ -16,9 +16,8 @@ from hami_plugin.model.device import Action, Device, Fault, Health
 from hami_plugin.model.ports import Observer
 from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.process.aio import Backoff
+from hami_plugin.process.concurrency import Backoff, StuckError, WorkThread
 from hami_plugin.process.log import logger
-from hami_plugin.process.threads import StuckError, WorkThread
 from hami_plugin.sdk import Driver, EnergyMeter, HealthEvent, LoadMeter
 from hami_plugin.vendor_boundary.guard import VendorErrors
 

@@ -14,7 +14,7 @@ from typing import Protocol
 from hami_plugin.inventory.health import WELL, Condition, HealthLimits, after_event, after_look, after_reload, outlook
 from hami_plugin.model.device import Action, Device, Discovery, Fault, Health, Sighting, Snapshot
 from hami_plugin.model.links import NO_LINKS, Links
-from hami_plugin.process.aio import Watched
+from hami_plugin.process.concurrency import Watched
 from hami_plugin.sdk import HealthEvent
 
 NO_FAULT = Fault(reason="")

@@ -35,7 +35,7 @@ from hami_plugin.kubelet.api import dra_v1beta1_pb2_grpc as v1beta1_rpc
 from hami_plugin.kubelet.api import pluginregistration_pb2 as registration_pb
 from hami_plugin.kubelet.api import pluginregistration_pb2_grpc as registration_rpc
 from hami_plugin.kubelet.listener import FileIdentity, ListenError, accepts, address, put_in_place
-from hami_plugin.process.aio import Backoff, Watched, wait_event
+from hami_plugin.process.concurrency import Backoff, Watched, wait_event
 from hami_plugin.process.log import logger
 
 log = logger(__name__)

@@ -31,7 +31,7 @@ from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.ports import DevicePlugin, EndpointState, Observer, Offer
 from hami_plugin.model.views import NodeView, major_minor
-from hami_plugin.process.aio import Backoff, Watched, cancel, poll_condition
+from hami_plugin.process.concurrency import Backoff, Watched, cancel, poll_condition
 from hami_plugin.process.log import logger
 
 KUBELET_SOCKET = "kubelet.sock"

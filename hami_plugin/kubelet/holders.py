@@ -24,8 +24,7 @@ from hami_plugin.kubelet.api import podresources_pb2_grpc as resources_rpc
 from hami_plugin.kubelet.listener import dial, status_text
 from hami_plugin.model.delivery import ANSWERED_FOR
 from hami_plugin.model.ports import CheckpointEntry, Holder
-from hami_plugin.process.aio import Backoff
-from hami_plugin.process.threads import StuckError, WorkThread
+from hami_plugin.process.concurrency import Backoff, StuckError, WorkThread
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from typing import NoReturn, Protocol
 from hami_plugin.model.delivery import Answer, container_key
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.views import Feed, Json, NodeView, PodPatch, PodView, QuotaView
-from hami_plugin.process.aio import Watched
+from hami_plugin.process.concurrency import Watched
 
 Annotations = Mapping[str, str | None]
 """Changes to annotations: a value sets a key, None removes it."""

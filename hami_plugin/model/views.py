@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Required, TypedDict, TypeGuard, TypeVar
 
-from hami_plugin.model.pausing import Pausing
 from hami_plugin.model.quantity import whole
+from hami_plugin.process.concurrency import Pausing
 
 Json = Mapping[str, Any]
 

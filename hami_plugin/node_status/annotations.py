@@ -16,7 +16,7 @@ from hami_plugin.errors import HamiError, VendorError, WireError
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.links import Links
 from hami_plugin.model.views import NodeView, is_silent, node_view
-from hami_plugin.process.aio import Watched
+from hami_plugin.process.concurrency import Watched
 from hami_plugin.protocol.grammar import bounded, shown
 from hami_plugin.protocol.handshake import ANSWER_TIMEOUT, HandshakeState, parse_handshake
 from hami_plugin.protocol.keys import BIND_LOCK, NODE_LOCK, OWN

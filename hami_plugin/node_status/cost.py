@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from hami_plugin.model.device import MAX_DEVICES
 from hami_plugin.model.views import PodView
 from hami_plugin.node_status.occupancy import DeviceOccupancy
-from hami_plugin.process.aio import Watched, wait_any_changed
+from hami_plugin.process.concurrency import Watched, wait_any_changed
 
 EVERY_S = 1.0
 """How often it is looked at most who has what."""

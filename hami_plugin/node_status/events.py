@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.ports import Subject
 from hami_plugin.model.views import PodView
-from hami_plugin.process.aio import Backoff
+from hami_plugin.process.concurrency import Backoff
 from hami_plugin.process.log import logger
 
 log = logger(__name__)

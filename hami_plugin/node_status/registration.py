@@ -16,7 +16,7 @@ from hami_plugin.model.views import NodeView, revision
 from hami_plugin.node_status.annotations import FamilySource, Style, Wanted, desired_annotations, fit_to_node
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.labels import labelling, wanted_labels
-from hami_plugin.process.aio import Backoff, Watched
+from hami_plugin.process.concurrency import Backoff, Watched
 from hami_plugin.process.log import logger
 from hami_plugin.protocol.handshake import render_answer
 from hami_plugin.sdk import Family

@@ -27,8 +27,8 @@ from hami_plugin.model.usage import ContainerUsage, DeviceLoad, DeviceUsage, Pac
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.occupancy import DeviceOccupancy
 from hami_plugin.node_status.processes import FindPod, device_users
+from hami_plugin.process.concurrency import BoundedCalls, StuckError, settable_error
 from hami_plugin.process.log import logger
-from hami_plugin.process.threads import BoundedCalls, StuckError, settable_error
 
 log = logger(__name__)
 

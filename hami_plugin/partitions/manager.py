@@ -26,9 +26,8 @@ from hami_plugin.partitions.cutting import Cutter, Ensured, owners_of
 from hami_plugin.partitions.journal import PartitionJournal
 from hami_plugin.partitions.life import ABSENT, ENDING, Entry, Owner, State, blocked_partitions, free_ratio, placeable
 from hami_plugin.partitions.reconciliation import Change, Known, PodReservation, unfulfilled
-from hami_plugin.process.aio import Backoff, Watched
+from hami_plugin.process.concurrency import Backoff, StuckError, Watched, WorkThread
 from hami_plugin.process.log import logger
-from hami_plugin.process.threads import StuckError, WorkThread
 from hami_plugin.sdk.family import PartitionSide, Reservation
 from hami_plugin.sdk.partitions import Cuttable, Partition, PartitionDriver, Placement, Profile, UnlistedCardsError
 

@@ -18,9 +18,8 @@ from hami_plugin.errors import HamiError
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.partitions.journal import ModeAttempt, ModeJournal
-from hami_plugin.process.aio import Watched
+from hami_plugin.process.concurrency import StuckError, Watched, WorkThread
 from hami_plugin.process.log import logger
-from hami_plugin.process.threads import StuckError, WorkThread
 from hami_plugin.sdk.family import ModeSide
 from hami_plugin.sdk.partitions import Mode, ModeDriver
 

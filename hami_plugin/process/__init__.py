@@ -1,1 +1,1 @@
-"""What the process itself runs on: the event loop's tools (``aio``), threads, and loggers."""
+"""What the process itself runs on: the event loop's tools, threads, and loggers."""

@@ -27,7 +27,7 @@ from hami_plugin.kubelet.api import pluginregistration_pb2 as registration_pb
 from hami_plugin.kubelet.api import pluginregistration_pb2_grpc as registration_rpc
 from hami_plugin.kubelet.listener import FileIdentity
 from hami_plugin.model.views import PodView
-from hami_plugin.process.aio import cancel
+from hami_plugin.process.concurrency import cancel
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.simulation.objects import StatusError
 

@@ -31,7 +31,7 @@ from hami_plugin.kubelet.servicer import API_VERSION, allocate_response, answer_
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.ports import Offer
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.process.aio import Watched, cancel
+from hami_plugin.process.concurrency import Watched, cancel
 from hami_plugin.simulation.topology_manager import Hint, Nodes, Policy, hints, merged
 
 UNEXPECTED, NOT_ALIGNED, SHUTDOWN = "UnexpectedAdmissionError", "TopologyAffinityError", "NodeShutdown"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from hami_plugin.process.aio import Watched
+from hami_plugin.process.concurrency import Watched
 
 Object = dict[str, Any]
 Key = tuple[str, str]

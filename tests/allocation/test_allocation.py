@@ -8,7 +8,7 @@ import pytest
 
 from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.model.device import Health
-from hami_plugin.process.aio import cancel
+from hami_plugin.process.concurrency import cancel
 from hami_plugin.protocol.keys import BIND_PHASE, PHASE_FAILED
 from tests.support.builders import (
     FAMILY,

@@ -9,7 +9,7 @@ import pytest
 from hami_plugin.errors import VendorError
 from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.placement import Grant
-from hami_plugin.process.threads import BoundedCalls
+from hami_plugin.process.concurrency import BoundedCalls
 from hami_plugin.sdk import NodeSide, Resources
 from hami_plugin.vendor_boundary.guard import Guard, VendorErrors, guard_family
 from tests.support.beside import ODD_FAMILY

@@ -11,7 +11,7 @@ from hami_plugin.allocation.lending import LendingPlugin
 from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.device import Health, Snapshot
-from hami_plugin.process.aio import Watched
+from hami_plugin.process.concurrency import Watched
 from tests.support.builders import FAMILY, changed, device, uuid
 
 LENT = changed(

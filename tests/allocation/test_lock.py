@@ -11,7 +11,7 @@ import pytest
 
 from hami_plugin.allocation.settlement import lock_age, release_lock, release_unnamed
 from hami_plugin.errors import ClusterError
-from hami_plugin.process.aio import cancel
+from hami_plugin.process.concurrency import cancel
 from hami_plugin.protocol.keys import BIND_PHASE, NODE_LOCK, PHASE_SUCCESS
 from tests.support.builders import TO_ALLOCATE, container, grant, ids, pod
 from tests.support.node import SOON, until

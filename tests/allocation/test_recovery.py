@@ -7,7 +7,7 @@ import pytest
 
 from hami_plugin.allocation.recovery import Recovery
 from hami_plugin.errors import RefusalReason, RefusedError
-from hami_plugin.process.aio import cancel
+from hami_plugin.process.concurrency import cancel
 from hami_plugin.protocol.keys import BIND_PHASE, PHASE_SUCCESS
 from tests.support.builders import (
     ALLOCATED,

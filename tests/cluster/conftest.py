@@ -7,7 +7,7 @@ import pytest
 from hami_plugin.cluster.client import connect
 from hami_plugin.cluster.informer import WatchTiming
 from hami_plugin.model.ports import NullObserver
-from hami_plugin.process.aio import Backoff
+from hami_plugin.process.concurrency import Backoff
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.watching import Pods, running
 

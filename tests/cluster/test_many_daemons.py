@@ -11,7 +11,7 @@ from hami_plugin.cluster.informer import WatchTiming
 from hami_plugin.node_status.annotations import FamilySource, Style
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode, Registration
-from hami_plugin.process.aio import Backoff, Watched
+from hami_plugin.process.concurrency import Backoff, Watched
 from hami_plugin.scheduler.extender.extender import local_time
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.builders import FAMILY, snapshot

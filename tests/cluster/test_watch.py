@@ -11,7 +11,7 @@ import pytest
 from hami_plugin.cluster import informer
 from hami_plugin.cluster.client import connect
 from hami_plugin.cluster.requests import ListPace
-from hami_plugin.process.aio import Backoff
+from hami_plugin.process.concurrency import Backoff
 from tests.support.watching import (
     LIST_PODS,
     WATCH_PODS,

@@ -11,10 +11,9 @@ import pytest
 from hami_plugin.cluster import informer
 from hami_plugin.cluster.client import connect_wide
 from hami_plugin.errors import ClusterError
-from hami_plugin.model.pausing import run_without_pauses
 from hami_plugin.model.ports import Subject
 from hami_plugin.model.views import Feed, PodPatch
-from hami_plugin.process.aio import poll_condition
+from hami_plugin.process.concurrency import poll_condition, run_without_pauses
 from tests.support.scheduling import until
 from tests.support.watching import LIST_PODS, Pods, manifest, running
 

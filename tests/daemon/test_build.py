@@ -6,7 +6,7 @@ from hami_plugin.config.vendors import VendorSettings
 from hami_plugin.daemon import app
 from hami_plugin.daemon.build import BuiltVendor
 from hami_plugin.daemon.startup import ServedVendor
-from hami_plugin.process.threads import BoundedCalls
+from hami_plugin.process.concurrency import BoundedCalls
 from hami_plugin.sdk import Vendor
 from hami_plugin.vendor_boundary.guard import CheckedDriver, Guard, VendorErrors
 from tests.support.beside import beside

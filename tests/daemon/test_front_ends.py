@@ -11,7 +11,7 @@ from hami_plugin.config.settings import Settings
 from hami_plugin.daemon.front_ends import FILE, FrontEnds, decide
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.views import NodeView
-from hami_plugin.process.aio import Watched
+from hami_plugin.process.concurrency import Watched
 from hami_plugin.sdk import load_vendor
 
 LABEL = "hami-plugin.io/nvidia-front-end"

@@ -14,7 +14,7 @@ from hami_plugin.config.changes import ConfigurationSource, ReloadRefusal, Reloa
 from hami_plugin.config.load import Configuration, load
 from hami_plugin.daemon import reload
 from hami_plugin.daemon.reload import Reloader, Succession, change
-from hami_plugin.process.aio import cancel, poll_condition
+from hami_plugin.process.concurrency import cancel, poll_condition
 from hami_plugin.sdk import load_vendor, vendor_names
 
 SOON_S = 30.0

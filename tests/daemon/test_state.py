@@ -10,7 +10,7 @@ from hami_plugin.daemon.state import StateDirectory
 from hami_plugin.dra.prepared import Prepared
 from hami_plugin.inventory.health import Condition
 from hami_plugin.model.device import Health
-from hami_plugin.process.aio import cancel
+from hami_plugin.process.concurrency import cancel
 from tests.support.builders import grant, held_by, ids, pod, uuid
 from tests.support.node import until
 

@@ -13,7 +13,7 @@ import pytest
 
 from hami_plugin.daemon import takeover
 from hami_plugin.daemon.takeover import SOCKET, Ask, NodeClaim, TakeoverAnswer, parsed_answer, parsed_ask, refusal
-from hami_plugin.process.aio import cancel, poll_condition
+from hami_plugin.process.concurrency import cancel, poll_condition
 
 SOON_S = 30.0
 FINE = {"nvidia": ""}

@@ -14,7 +14,7 @@ from hami_plugin.model.views import NodeView
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode
-from hami_plugin.process.aio import Backoff, Watched
+from hami_plugin.process.concurrency import Backoff, Watched
 from hami_plugin.simulation.objects import kept, misplaced
 from tests.support.builders import FAMILY, NODE, snapshot, uuid
 from tests.support.cluster import FakeCluster

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hami_plugin.kubelet.listener import accepts
-from hami_plugin.process.aio import poll_condition
+from hami_plugin.process.concurrency import poll_condition
 from hami_plugin.simulation.kubelet import Manners, Rivals
 from tests.e2e import dying, lingering
 from tests.e2e.arrivals import WITHIN_S, Arrivals

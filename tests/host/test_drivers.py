@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from hami_plugin.process.threads import StuckError, WorkThread
+from hami_plugin.process.concurrency import StuckError, WorkThread
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_an_answer_after_the_loops_end_harms_nobody(thread):
 def test_a_call_that_never_comes_back_does_not_keep_the_process():
     program = """
 import asyncio, threading
-from hami_plugin.process.threads import WorkThread
+from hami_plugin.process.concurrency import WorkThread
 
 async def main():
     WorkThread("stuck").start(threading.Event().wait)

@@ -16,7 +16,7 @@ from hami_plugin.inventory.inventory import Inventory
 from hami_plugin.model.device import Action, Discovery, Fault, Sighting
 from hami_plugin.model.links import Link, Links
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.process.aio import Backoff, cancel
+from hami_plugin.process.concurrency import Backoff, cancel
 from hami_plugin.sdk import HealthEvent
 from tests.support.builders import NODE, uuid
 from tests.support.cluster import FakeCluster

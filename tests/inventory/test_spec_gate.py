@@ -17,7 +17,7 @@ from hami_plugin.inventory.cdi_specs import SpecFiles, SpecGate, SpecTiming, fil
 from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.process.aio import cancel
+from hami_plugin.process.concurrency import cancel
 from tests.support.builders import FAMILY, NODE, changed, device, snapshot, uuid
 from tests.support.cluster import FakeCluster
 from tests.support.node import until

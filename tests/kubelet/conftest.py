@@ -14,7 +14,7 @@ from hami_plugin.kubelet.listener import Listener
 from hami_plugin.kubelet.servicer import DevicePluginServicer
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.ports import NullObserver, Offer
-from hami_plugin.process.aio import Backoff, Watched, cancel
+from hami_plugin.process.concurrency import Backoff, Watched, cancel
 from hami_plugin.simulation.kubelet import FakeKubelet
 
 RESOURCE = "example.com/gpu"

@@ -15,7 +15,7 @@ from hami_plugin.kubelet.holders import MAX_BYTES, NAME, CheckpointFile
 from hami_plugin.kubelet.servicer import allocate_response
 from hami_plugin.model.delivery import ANSWERED_FOR, Answer
 from hami_plugin.model.ports import CheckpointEntry
-from hami_plugin.process.aio import cancel
+from hami_plugin.process.concurrency import cancel
 
 RESOURCE = "example.com/gpu"
 KEPT = CheckpointEntry(uid="u", container="init", ids=frozenset({"a", "b"}), answered_for="u/init")

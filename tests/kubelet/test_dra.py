@@ -19,7 +19,7 @@ from hami_plugin.kubelet.api import dra_v1_pb2 as v1
 from hami_plugin.kubelet.api import dra_v1_pb2_grpc as v1_rpc
 from hami_plugin.kubelet.dra import DeviceHealth, DraEndpoint, DraTiming
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.process.aio import Backoff, Watched, cancel
+from hami_plugin.process.concurrency import Backoff, Watched, cancel
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.simulation.dra import ClaimManager, PrepareError
 

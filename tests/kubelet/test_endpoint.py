@@ -26,7 +26,7 @@ from hami_plugin.kubelet.holders import CheckpointFile
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.model.ports import NullObserver, Offer
 from hami_plugin.model.views import NodeView
-from hami_plugin.process.aio import Backoff, Watched
+from hami_plugin.process.concurrency import Backoff, Watched
 from hami_plugin.simulation.kubelet import CHECKPOINT, Manners, Rivals
 
 RESOURCE = "example.com/gpu"

@@ -6,7 +6,7 @@ import pytest
 
 from hami_plugin.errors import ClusterError
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.process.aio import Backoff, cancel
+from hami_plugin.process.concurrency import Backoff, cancel
 from tests.support.builders import NODE
 from tests.support.node import until
 

@@ -7,7 +7,7 @@ import pytest
 from hami_plugin.allocation.allocator import question_of
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.occupancy import device_occupancy
-from hami_plugin.process.aio import Watched
+from hami_plugin.process.concurrency import Watched
 from hami_plugin.protocol.decisions import decided_shares
 from hami_plugin.sdk import Resources, Units
 from hami_plugin.simulation.hardware import vendor_of

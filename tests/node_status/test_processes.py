@@ -9,7 +9,7 @@ from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.occupancy import device_occupancy
 from hami_plugin.node_status.processes import Outsider, ProcessTotals, device_users
-from hami_plugin.process.aio import Watched
+from hami_plugin.process.concurrency import Watched
 from tests.support.builders import FAMILY, grant, held_by, ids, pod, snapshot
 
 MIB = 1 << 20

@@ -17,7 +17,7 @@ from hami_plugin.model.views import NodeView
 from hami_plugin.node_status.annotations import MAX_ANNOTATION_BYTES, FamilySource, Style
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode, Registration
-from hami_plugin.process.aio import Backoff, Watched, cancel
+from hami_plugin.process.concurrency import Backoff, Watched, cancel
 from hami_plugin.protocol.register import decode_json, decode_legacy
 from hami_plugin.protocol.scores import decode_scores
 from hami_plugin.sdk import AnnotationKeys

@@ -15,7 +15,7 @@ from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.condition import WELL, NodeConditions, condition_of, kinds_of
 from hami_plugin.node_status.registration import LiveNode
 from hami_plugin.node_status.remediation import Remediation, Remedy, remediation_annotations, remedy
-from hami_plugin.process.aio import Watched, cancel
+from hami_plugin.process.concurrency import Watched, cancel
 from hami_plugin.protocol.keys import RESET_WANTED
 from tests.support.builders import FAMILY, device, grant, held_by, ids, pod, uuid
 from tests.support.node import until

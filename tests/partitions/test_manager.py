@@ -15,7 +15,7 @@ from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.partitions.journal import PartitionJournal
 from hami_plugin.partitions.life import State
 from hami_plugin.partitions.manager import Partitions, Peers, Timing
-from hami_plugin.process.aio import Watched, cancel
+from hami_plugin.process.concurrency import Watched, cancel
 from hami_plugin.sdk import Placement
 from tests.support.builders import NODE, container, device, pod
 from tests.support.cluster import FakeCluster

@@ -11,7 +11,7 @@ from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.partitions.journal import ModeAttempt, ModeJournal
 from hami_plugin.partitions.modes import CardUsers, ModeReconciler, ModeTiming, switch_delay
-from hami_plugin.process.aio import Watched, cancel
+from hami_plugin.process.concurrency import Watched, cancel
 from hami_plugin.sdk import InUseError, Mode, ModeSide
 from tests.support.builders import NODE, device
 from tests.support.cluster import FakeCluster

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from hami_plugin.process.threads import BoundedCalls, StuckError, WorkThread, call_on_thread
+from hami_plugin.process.concurrency import BoundedCalls, StuckError, WorkThread, call_on_thread
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from hami_plugin.kubelet.servicer import DevicePluginServicer
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.ports import Holder, NullObserver, Offer
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.process.aio import Watched, poll_condition
+from hami_plugin.process.concurrency import Watched, poll_condition
 from hami_plugin.simulation.kubelet import AdmissionError, FakeKubelet, Manners, Rivals, StartError
 
 RESOURCE = "example.com/gpu"

@@ -25,7 +25,7 @@ from hami_plugin.model.delivery import ANSWERED_FOR
 from hami_plugin.model.ports import CheckpointEntry
 from hami_plugin.model.views import NodeView, PodView, pod_view
 from hami_plugin.node_status.annotations import FamilySource, Style, desired_annotations
-from hami_plugin.process.aio import Watched
+from hami_plugin.process.concurrency import Watched
 from hami_plugin.protocol.keys import OWN
 from hami_plugin.scheduler.engine.admission import Scheduling, admit_document, defaults, review
 from hami_plugin.scheduler.engine.capacity import sizes, why_impossible

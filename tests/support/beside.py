@@ -17,7 +17,7 @@ from hami_plugin.daemon.startup import ServedVendor
 from hami_plugin.daemon.takeover import NodeClaim
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Discovery, Sighting
-from hami_plugin.process.aio import cancel
+from hami_plugin.process.concurrency import cancel
 from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING
 from hami_plugin.sdk import AnnotationKeys, Resources, Vendor

@@ -8,7 +8,7 @@ from hami_plugin.allocation.pods import PodTable
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.node_status.registration import LiveNode
-from hami_plugin.process.aio import Watched
+from hami_plugin.process.concurrency import Watched
 
 from .builders import NODE
 

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.ports import Annotations, Subject
 from hami_plugin.model.views import Feed, NodeView, PodPatch, PodView, QuotaView, node_view, pod_view, quota_view
-from hami_plugin.process.aio import Watched
+from hami_plugin.process.concurrency import Watched
 from hami_plugin.simulation.objects import RESOURCES, Filter, ObjectStore, StatusError
 
 

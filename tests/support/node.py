@@ -14,8 +14,7 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.ports import NullObserver
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode
-from hami_plugin.process.aio import Backoff, Watched
-from hami_plugin.process.threads import BoundedCalls
+from hami_plugin.process.concurrency import Backoff, BoundedCalls, Watched
 from hami_plugin.vendor_boundary.guard import Guard, VendorErrors
 
 from .builders import FAMILY, NODE, QUESTION, snapshot

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from hami_plugin.model.ports import PodFeed
-from hami_plugin.process.aio import Watched
+from hami_plugin.process.concurrency import Watched
 
 WATCH_PODS = r"GET /api/v1/pods\?.*watch"
 LIST_PODS = r"GET /api/v1/pods\?(?!.*watch)"

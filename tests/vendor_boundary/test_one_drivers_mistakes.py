@@ -10,7 +10,7 @@ from hami_plugin.daemon import app
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.model.device import Discovery, Fault, Sighting
 from hami_plugin.model.links import Links
-from hami_plugin.process.aio import wait_event
+from hami_plugin.process.concurrency import wait_event
 from hami_plugin.sdk import HealthEvent
 from tests.support.beside import ODD, OddDriver, beside, odd
 from tests.support.breaking import Gate, broken, leaves

@@ -10,7 +10,7 @@ import hami_plugin.daemon.build
 from hami_plugin.errors import ConfigError, HamiError
 from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.device import Fault
-from hami_plugin.process.threads import BoundedCalls
+from hami_plugin.process.concurrency import BoundedCalls
 from hami_plugin.protocol.keys import NODE_LOCK
 from hami_plugin.sdk import Injection
 from tests.support.beside import ODD, ODD_FAMILY, ODD_KEYS, OddDriver, beside

@@ -6,7 +6,7 @@ import pytest
 
 from hami_plugin.errors import HamiError
 from hami_plugin.model.ports import NullObserver
-from hami_plugin.process.aio import Backoff, cancel
+from hami_plugin.process.concurrency import Backoff, cancel
 from hami_plugin.vendor_boundary import guard as module
 from hami_plugin.vendor_boundary.guard import AGAIN_S, VendorErrors, VendorSupervisor
 from tests.support.node import until

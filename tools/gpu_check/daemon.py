@@ -33,8 +33,7 @@ from hami_plugin.model.views import pod_view
 from hami_plugin.node_status.annotations import Style, wanted_annotations
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode
-from hami_plugin.process.aio import Watched, cancel
-from hami_plugin.process.threads import BoundedCalls
+from hami_plugin.process.concurrency import BoundedCalls, Watched, cancel
 from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING, PHASE_SUCCESS
 from hami_plugin.sdk import Family

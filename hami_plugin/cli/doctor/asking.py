@@ -31,7 +31,7 @@ from hami_plugin.daemon.startup import Options, plan
 from hami_plugin.errors import ClusterError, ConfigError, HamiError, WireError
 from hami_plugin.model.views import Json, PodView, pod_view
 from hami_plugin.node_status.annotations import Traces
-from hami_plugin.process.threads import StuckError, WorkThread
+from hami_plugin.process.concurrency import StuckError, WorkThread
 from hami_plugin.protocol.decisions import decided_shares
 from hami_plugin.scheduler.extender.app import configured, families
 from hami_plugin.sdk import Family

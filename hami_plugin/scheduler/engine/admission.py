@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hami_plugin.model.pausing import Pausing, run_without_pauses
 from hami_plugin.model.views import CONTAINER_LISTS, ContainerView, PodView, crowded, pod_view
+from hami_plugin.process.concurrency import Pausing, run_without_pauses
 from hami_plugin.scheduler.engine.devices import Quota
 from hami_plugin.scheduler.engine.fit import overlong_annotation, pod_demands_pausing, requested_policies
 from hami_plugin.scheduler.engine.node_info import scheduling_policies

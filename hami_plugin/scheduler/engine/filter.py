@@ -10,8 +10,8 @@ from math import inf
 from operator import is_, neg
 from typing import TypeVar, overload
 
-from hami_plugin.model.pausing import Pausing, run_without_pauses
 from hami_plugin.model.views import NodeView, PodView
+from hami_plugin.process.concurrency import Pausing, run_without_pauses
 from hami_plugin.scheduler.engine.devices import Given, NodeInfo
 from hami_plugin.scheduler.engine.fit import (
     CycleOptions,

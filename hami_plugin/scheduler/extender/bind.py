@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from hami_plugin.errors import ClusterError, HamiError, WireError
 from hami_plugin.model.ports import ClusterApi
 from hami_plugin.model.views import ContainerView, NodeView, PodPatch, PodView
-from hami_plugin.process.aio import Backoff
+from hami_plugin.process.concurrency import Backoff
 from hami_plugin.process.log import logger
 from hami_plugin.protocol.keys import (
     ASSIGNED_NODE,

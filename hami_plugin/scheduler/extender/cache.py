@@ -17,10 +17,9 @@ from typing import NoReturn
 from weakref import WeakValueDictionary
 
 from hami_plugin.errors import ClusterError
-from hami_plugin.model.pausing import Pausing, run_without_pauses
 from hami_plugin.model.ports import ClusterApi
 from hami_plugin.model.views import Feed, NodeView, PodPatch, PodView, QuotaView, revision
-from hami_plugin.process.aio import Watched, run_in_slices
+from hami_plugin.process.concurrency import Pausing, Watched, run_in_slices, run_without_pauses
 from hami_plugin.process.log import logger
 from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME, BIND_LOCK
 from hami_plugin.protocol.resizes import RESIZE

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hami_plugin.errors import HamiError, WireError
+from hami_plugin.process.concurrency import StuckError, WorkThread
 from hami_plugin.process.log import logger
-from hami_plugin.process.threads import StuckError, WorkThread
 from hami_plugin.scheduler.extender.metrics import SchedulerMetrics
 
 _BLOCK = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)

@@ -19,7 +19,7 @@ from hami_plugin.errors import ClusterError, HamiError, WireError
 from hami_plugin.model.ports import ClusterApi
 from hami_plugin.model.views import PodPatch, PodView, crowded, node_view, pod_view
 from hami_plugin.node_status.events import EventRecorder, Written
-from hami_plugin.process.aio import Backoff, cancel, run_in_slices
+from hami_plugin.process.concurrency import Backoff, cancel, run_in_slices
 from hami_plugin.process.log import logger
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING
 from hami_plugin.scheduler.engine.admission import Scheduling

@@ -11,8 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from hami_plugin.model.pausing import Pausing
-from hami_plugin.process.aio import run_in_slices
+from hami_plugin.process.concurrency import Pausing, run_in_slices
 from hami_plugin.scheduler.engine.devices import DeviceState, sum_grants
 from hami_plugin.scheduler.engine.filter import UNREGISTERED, OccupiedNode
 from hami_plugin.scheduler.engine.reasons import Reason, parse_summary, plain

@@ -12,8 +12,8 @@ from json.decoder import JSONDecodeError, JSONDecoder
 from typing import Any
 
 from hami_plugin.errors import WireError
-from hami_plugin.model.pausing import Pausing
 from hami_plugin.model.views import node_view
+from hami_plugin.process.concurrency import Pausing
 from hami_plugin.scheduler.engine.admission import Allowed
 from hami_plugin.scheduler.engine.filter import (
     FilterResult,

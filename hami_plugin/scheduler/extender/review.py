@@ -10,7 +10,7 @@ from functools import partial
 from hami_plugin.dra.conversion import ClaimVendor, ConvertedPod, convert, quota_excess
 from hami_plugin.errors import WireError
 from hami_plugin.model.views import PodView, crowded
-from hami_plugin.process.aio import run_in_slices
+from hami_plugin.process.concurrency import run_in_slices
 from hami_plugin.scheduler.engine.admission import Allowed, Scheduling, Views, review_pausing
 from hami_plugin.scheduler.engine.capacity import why_impossible
 from hami_plugin.scheduler.engine.requests import Denied

@@ -19,7 +19,7 @@ from aiohttp import web
 
 from hami_plugin.config.settings import SchedulerSettings
 from hami_plugin.errors import HamiError, WireError
-from hami_plugin.process.aio import run_in_slices
+from hami_plugin.process.concurrency import run_in_slices
 from hami_plugin.process.log import logger
 from hami_plugin.scheduler.extender.certificates import common_name, issued
 from hami_plugin.scheduler.extender.metrics import SchedulerMetrics

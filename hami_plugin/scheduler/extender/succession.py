@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from hami_plugin.config.changes import ConfigurationChange, ConfigurationSource, ReloadRefusal, Reloads, problems_of
 from hami_plugin.config.load import Configuration
 from hami_plugin.errors import HamiError
-from hami_plugin.process.aio import cancel, poll_condition
+from hami_plugin.process.concurrency import cancel, poll_condition
 from hami_plugin.process.log import logger
 from hami_plugin.scheduler.extender.extender import Extender
 from hami_plugin.scheduler.extender.payloads import Json

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami_plugin.model.pausing import run_without_pauses
+from hami_plugin.process.concurrency import run_without_pauses
 from hami_plugin.scheduler.extender.payloads import MAX_DEPTH, MAX_VALUES, SHORT, parse_json_pausing
 from hami_plugin.scheduler.extender.server import Budget
 from tests.support.extender import ARGS, BINDING, REVIEW, FakeExtender, Rig, listening

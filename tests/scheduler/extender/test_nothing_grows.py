@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hami_plugin.errors import ClusterError
-from hami_plugin.process.aio import Backoff
+from hami_plugin.process.concurrency import Backoff
 from hami_plugin.protocol.keys import NODE_LOCK
 from hami_plugin.scheduler.extender.extender import Extender, Options
 from hami_plugin.simulation.objects import RESOURCES, ObjectStore

@@ -7,9 +7,8 @@ from itertools import count
 
 import pytest
 
-from hami_plugin.model.pausing import run_without_pauses
 from hami_plugin.model.views import NodeView, PodView, pod_view
-from hami_plugin.process.aio import run_in_slices
+from hami_plugin.process.concurrency import run_in_slices, run_without_pauses
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.register import DeviceInfo
 from hami_plugin.scheduler.engine import filter as engine_filter

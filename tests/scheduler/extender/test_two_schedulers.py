@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from hami_plugin.cluster.client import connect_wide
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.views import node_view, pod_view
-from hami_plugin.process.aio import Backoff
+from hami_plugin.process.concurrency import Backoff
 from hami_plugin.protocol.keys import (
     ASSIGNED_NODE,
     ASSIGNED_TIME,

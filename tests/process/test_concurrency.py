@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_plugin.process import aio
-from hami_plugin.process.aio import Backoff, Watched, cancel, wait_event
+from hami_plugin.process import concurrency
+from hami_plugin.process.concurrency import Backoff, Watched, cancel, wait_event
 from tests.support.sleeping import Sleeping
 
 
@@ -96,7 +96,7 @@ async def test_a_paced_follower_is_not_woken_more_often(monkeypatch):
         order.append(seconds)
         await asyncio.sleep(0)
 
-    monkeypatch.setattr(aio, "asyncio", Sleeping(sleep))
+    monkeypatch.setattr(concurrency, "asyncio", Sleeping(sleep))
     watched = Watched(0)
     states = watched.follow(every=20.0)
 
