@@ -16,8 +16,8 @@ import aiohttp
 from bench.processes import running
 from hami_plugin.model.placement import Grant
 from hami_plugin.protocol import keys
-from hami_plugin.protocol.decisions import encode_devices
-from hami_plugin.protocol.lock import NodeLock, render_lock
+from hami_plugin.protocol.nodes import NodeLock, render_lock
+from hami_plugin.protocol.pods import encode_devices
 from hami_plugin.sdk import Family
 from hami_plugin.simulation.apiserver import REQUESTS
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from bench.figures import Figure
-from hami_plugin.protocol.register import MigProfile
+from hami_plugin.protocol.nodes import MigProfile
 from hami_plugin.sdk import Range
 from vendors.nvidia.rules import Place, best_place, places_left
 from vendors.nvidia.simulation.records import load_tables

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from bench.selection import links_of, profile
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE
-from hami_plugin.protocol.register import DeviceInfo, encode_json
-from hami_plugin.protocol.scores import score_annotation
+from hami_plugin.protocol.nodes import DeviceInfo, encode_json, score_annotation
+from hami_plugin.protocol.pods import encode_devices
 from hami_plugin.scheduler.engine.pod_info import PodIndex
 from hami_plugin.sdk import Family, load_vendor, vendor_names
 

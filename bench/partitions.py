@@ -17,7 +17,7 @@ from bench.fragmentation import profiles_of
 from bench.kubelet import Calls, Shares
 from bench.testbed import Node, Testbed, open_testbed
 from hami_plugin.model.placement import Grant
-from hami_plugin.protocol.register import DeviceInfo, MigProfile, decode_json, encode_json
+from hami_plugin.protocol.nodes import DeviceInfo, MigProfile, decode_json, encode_json
 from hami_plugin.scheduler.engine.devices import Slice
 from vendors.nvidia.rules import ALLOCATIONS, MigAllocation, choose, encode_mig
 from vendors.nvidia.simulation.records import load_tables

@@ -29,7 +29,7 @@ from bench.shipped import packages
 from hami_plugin.demo.node import reserved_port
 from hami_plugin.errors import HamiError
 from hami_plugin.protocol import keys
-from hami_plugin.protocol.decisions import encode_devices
+from hami_plugin.protocol.pods import encode_devices
 from hami_plugin.sdk import Family
 
 MACHINE, CARDS, SHARES = "dgx-h100", 8, 80

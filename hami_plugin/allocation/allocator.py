@@ -42,7 +42,7 @@ from hami_plugin.model.device import Snapshot, physical_id
 from hami_plugin.model.placement import Assignment
 from hami_plugin.process.concurrency import Watched
 from hami_plugin.process.log import logger
-from hami_plugin.protocol.decisions import Question
+from hami_plugin.protocol.pods import Question
 from hami_plugin.sdk import Family, Units
 from hami_plugin.vendor_boundary.guard import Guard
 

@@ -27,10 +27,9 @@ from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.process.concurrency import Watched
 from hami_plugin.process.log import logger
-from hami_plugin.protocol.decisions import DecidedShare, Question, decided_shares, requesting_containers
 from hami_plugin.protocol.keys import BIND_PHASE, PHASE_FAILED
-from hami_plugin.protocol.refusals import Refuses
-from hami_plugin.protocol.register import DeviceInfo, MigProfile
+from hami_plugin.protocol.nodes import DeviceInfo, MigProfile, Refuses
+from hami_plugin.protocol.pods import DecidedShare, Question, decided_shares, requesting_containers
 from hami_plugin.scheduler.engine.devices import effective_grants, sum_grants
 from hami_plugin.scheduler.engine.requests import is_part
 from hami_plugin.sdk import NOWHERE, Family, Placement, Reservation, Units, unoccupied

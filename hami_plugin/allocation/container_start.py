@@ -12,7 +12,7 @@ from hami_plugin.model.device import physical_counts
 from hami_plugin.model.ports import CheckpointEntry
 from hami_plugin.model.views import ContainerView
 from hami_plugin.process.log import logger
-from hami_plugin.protocol.decisions import Question, decided_shares
+from hami_plugin.protocol.pods import Question, decided_shares
 
 log = logger(__name__)
 

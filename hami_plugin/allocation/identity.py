@@ -16,8 +16,8 @@ from hami_plugin.errors import RefusalReason, WireError
 from hami_plugin.model.device import Snapshot, physical_counts, physical_id
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.protocol.decisions import DecidedShare, Question, decided_shares, erase, requesting_containers
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_FAILED, PHASE_SUCCESS
+from hami_plugin.protocol.pods import DecidedShare, Question, decided_shares, erase, requesting_containers
 from hami_plugin.scheduler.engine.topology import best_linked
 
 Key = tuple[str, str, str]

@@ -16,7 +16,7 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.ports import Checkpoint, CheckpointEntry, Holder
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.process.log import logger
-from hami_plugin.protocol.decisions import DecidedShare, Question, decided_shares, requesting_containers
+from hami_plugin.protocol.pods import DecidedShare, Question, decided_shares, requesting_containers
 
 log = logger(__name__)
 

@@ -24,16 +24,17 @@ from hami_plugin.model.ports import NodeApi
 from hami_plugin.model.views import PodView
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.process.log import logger
-from hami_plugin.protocol.decisions import Question, with_grants
-from hami_plugin.protocol.resizes import (
+from hami_plugin.protocol.pods import (
     ALL_CORES,
     MAX_MEMORY,
     RESIZE,
     RESIZE_GRANTED,
     RESIZE_REFUSED,
     Amounts,
+    Question,
     larger,
     parse_resize,
+    with_grants,
 )
 
 log = logger(__name__)

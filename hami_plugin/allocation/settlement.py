@@ -16,9 +16,9 @@ from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode
 from hami_plugin.process.concurrency import Backoff
 from hami_plugin.process.log import logger
-from hami_plugin.protocol.decisions import Question
 from hami_plugin.protocol.keys import BIND_PHASE, NODE_LOCK, PHASE_FAILED, PHASE_SUCCESS
-from hami_plugin.protocol.lock import NodeLock, owned_by, parse_lock
+from hami_plugin.protocol.nodes import NodeLock, owned_by, parse_lock
+from hami_plugin.protocol.pods import Question
 
 log = logger(__name__)
 

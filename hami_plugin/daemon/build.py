@@ -33,7 +33,7 @@ from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.node_status.annotations import FamilySource, Rendered
 from hami_plugin.node_status.faults import FaultLog
 from hami_plugin.process.concurrency import BoundedCalls, Watched, call_on_thread
-from hami_plugin.protocol.decisions import Question, decided_shares
+from hami_plugin.protocol.pods import Question, decided_shares
 from hami_plugin.sdk import Family, Units
 from hami_plugin.telemetry.metrics import Metrics
 from hami_plugin.vendor_boundary.guard import (

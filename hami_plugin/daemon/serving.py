@@ -28,7 +28,7 @@ from hami_plugin.model.ports import DevicePlugin
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.process.concurrency import BoundedCalls, Watched
 from hami_plugin.process.log import logger
-from hami_plugin.protocol.decisions import Question
+from hami_plugin.protocol.pods import Question
 from hami_plugin.vendor_boundary.guard import VendorSupervisor
 
 if TYPE_CHECKING:  # loaded where cards are cut

@@ -26,7 +26,7 @@ from hami_plugin.errors import ConfigError, HamiError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device, physical_counts
 from hami_plugin.model.views import PodView, pod_view
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.sdk import Family
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.simulation.hardware import SimulatedHardware

@@ -22,9 +22,8 @@ from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.node_status.annotations import Style, wanted_annotations
 from hami_plugin.protocol import keys
-from hami_plugin.protocol.decisions import DecidedShare, decided_shares, decode_devices
-from hami_plugin.protocol.refusals import Refuses, without_refusals
-from hami_plugin.protocol.scores import decode_scores
+from hami_plugin.protocol.nodes import Refuses, decode_scores, without_refusals
+from hami_plugin.protocol.pods import DecidedShare, decided_shares, decode_devices
 from hami_plugin.scheduler.engine.fit import PodFit, fit_pod
 from hami_plugin.scheduler.engine.node_info import read_node, scheduling_policies
 from hami_plugin.scheduler.engine.reasons import Reason

@@ -21,7 +21,7 @@ from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.quantity import exact
 from hami_plugin.model.views import Json
-from hami_plugin.protocol.refusals import refuses_key
+from hami_plugin.protocol.nodes import refuses_key
 from hami_plugin.scheduler.engine.topology import best_linked
 from hami_plugin.sdk import Family
 

@@ -18,12 +18,22 @@ from hami_plugin.model.links import Links
 from hami_plugin.model.views import NodeView, is_silent, node_view
 from hami_plugin.process.concurrency import Watched
 from hami_plugin.protocol.grammar import bounded, shown
-from hami_plugin.protocol.handshake import ANSWER_TIMEOUT, HandshakeState, parse_handshake
 from hami_plugin.protocol.keys import BIND_LOCK, NODE_LOCK, OWN
-from hami_plugin.protocol.lock import parse_lock
-from hami_plugin.protocol.refusals import Refuses, refuses_key, unhealthy_key
-from hami_plugin.protocol.register import DeviceInfo, joined_json, joined_legacy, json_entry, legacy_entry
-from hami_plugin.protocol.scores import score_annotation
+from hami_plugin.protocol.nodes import (
+    ANSWER_TIMEOUT,
+    DeviceInfo,
+    HandshakeState,
+    Refuses,
+    joined_json,
+    joined_legacy,
+    json_entry,
+    legacy_entry,
+    parse_handshake,
+    parse_lock,
+    refuses_key,
+    score_annotation,
+    unhealthy_key,
+)
 from hami_plugin.sdk import Cuttable, Family, NodeSide
 from hami_plugin.vendor_boundary.guard import VendorErrors
 

@@ -18,7 +18,7 @@ from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.labels import labelling, wanted_labels
 from hami_plugin.process.concurrency import Backoff, Watched
 from hami_plugin.process.log import logger
-from hami_plugin.protocol.handshake import render_answer
+from hami_plugin.protocol.nodes import render_answer
 from hami_plugin.sdk import Family
 
 

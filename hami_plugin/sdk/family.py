@@ -18,9 +18,9 @@ from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.usage import ContainerUsage, Pace
 from hami_plugin.model.views import PodView
-from hami_plugin.protocol.decisions import encode_devices, one_id
 from hami_plugin.protocol.keys import NODE_LOCK
-from hami_plugin.protocol.register import DeviceInfo, decode_json
+from hami_plugin.protocol.nodes import DeviceInfo, decode_json
+from hami_plugin.protocol.pods import encode_devices, one_id
 from hami_plugin.scheduler.engine import devices
 from hami_plugin.scheduler.engine.devices import Given, Instance
 from hami_plugin.scheduler.engine.policy import CHARGED, Policy, by_group, first, standard, when

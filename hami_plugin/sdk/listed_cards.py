@@ -18,7 +18,7 @@ from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Assignment
 from hami_plugin.model.usage import DeviceLoad
-from hami_plugin.protocol.register import DeviceInfo, decode_json
+from hami_plugin.protocol.nodes import DeviceInfo, decode_json
 from hami_plugin.sdk import pci
 from hami_plugin.sdk.device_nodes import DeviceNodes, mounted
 from hami_plugin.sdk.family import AnnotationKeys, Family, Injection, NodeSide, Resources, whole_devices

@@ -12,8 +12,7 @@ from typing import Any
 
 from hami_plugin.errors import HamiError
 from hami_plugin.model.views import NodeView, PodView, node_view, pod_view
-from hami_plugin.protocol.lock import NodeLock, render_lock
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo, NodeLock, render_lock
 from hami_plugin.scheduler.engine.admission import admit_document
 from hami_plugin.scheduler.engine.devices import ORDER_KEY
 from hami_plugin.scheduler.engine.fit import PodFit, fit_pod

@@ -29,8 +29,8 @@ from hami_plugin.model.ports import NullObserver, Observer
 from hami_plugin.model.usage import MAX_PROCESSES, DeviceLoad, DeviceProcess, ProcessOwner
 from hami_plugin.process.concurrency import Backoff, BoundedCalls, StuckError, settable_error
 from hami_plugin.process.log import logger
-from hami_plugin.protocol.decisions import one_id
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
+from hami_plugin.protocol.pods import one_id
 from hami_plugin.sdk import (
     Driver,
     Family,

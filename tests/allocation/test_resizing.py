@@ -9,7 +9,7 @@ from hami_plugin.allocation.resizing import Resizer, Wish, wish_of
 from hami_plugin.errors import ClusterError, HamiError
 from hami_plugin.model.device import Health
 from hami_plugin.node_status.annotations import FamilySource
-from hami_plugin.protocol.decisions import decode_devices
+from hami_plugin.protocol.pods import decode_devices
 from tests.support.builders import ALLOCATED, CARD_MIB, FAMILY, QUESTION, container, grant, ids, pod, snapshot, uuid
 
 LIMITED = replace(FAMILY, node=replace(FAMILY.node, limit=lambda *_asked: None))

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from hami_plugin.allocation.identity import HeldShares, StandIns
-from hami_plugin.protocol.decisions import decided_shares
+from hami_plugin.protocol.pods import decided_shares
 from tests.support.builders import QUESTION, container, grant, held_by, ids, pod, uuid
 
 TWO = {uuid(card): 2 for card in range(4)}

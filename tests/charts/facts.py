@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import yaml
 
 from hami_plugin.cli import main
-from hami_plugin.protocol import keys, resizes
+from hami_plugin.protocol import keys
+from hami_plugin.protocol.pods import RESIZE_GRANTED, RESIZE_REFUSED
 from hami_plugin.sdk import Family, load_vendor, vendor_names
 
 HEAD = "# Made from the vendors' families: make manifests\n"
@@ -69,7 +70,7 @@ def annotations() -> str:
     for family in families():
         pods |= {family.rules.annotations.allocated, family.rules.annotations.to_allocate}
         nodes |= family.rules.annotations.of_nodes
-    ours = [resizes.RESIZE_GRANTED, resizes.RESIZE_REFUSED]
+    ours = [RESIZE_GRANTED, RESIZE_REFUSED]
     chosen = {
         "nodes": sorted(key for key in nodes if key.startswith(OURS)),
         "pods": sorted([*ours, *(key for key in pods if key.startswith(OURS))]),

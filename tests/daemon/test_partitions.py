@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING, PHASE_SUCCESS
-from hami_plugin.protocol.register import MigProfile, decode_json
+from hami_plugin.protocol.nodes import MigProfile, decode_json
+from hami_plugin.protocol.pods import encode_devices
 from hami_plugin.simulation.kubelet import AdmissionError, StartError
 from tests.support.beside import ODD, ODD_FAMILY, ODD_KEYS, beside
 from tests.support.builders import NODE, container, grant, pod

@@ -24,7 +24,7 @@ from hami_plugin.dra.slices import (
 from hami_plugin.model.device import Health
 from hami_plugin.model.links import Links, scored
 from hami_plugin.model.quantity import exact
-from hami_plugin.protocol.refusals import refuses_key
+from hami_plugin.protocol.nodes import refuses_key
 from hami_plugin.simulation.objects import kept
 from tests.support.builders import FAMILY, changed, snapshot, uuid
 from tests.support.machines import cases, found

@@ -12,7 +12,7 @@ import pytest
 
 from hami_plugin.demo.node import CONFIGURATION, SimulatedNode, simulated_node
 from hami_plugin.host.paths import HostFiles, HostPaths
-from hami_plugin.protocol.register import decode_json
+from hami_plugin.protocol.nodes import decode_json
 from hami_plugin.sdk import Partition, Placement
 from tests.e2e.steps import WITHIN_S, connection
 from tests.e2e.test_usage import ran

@@ -14,8 +14,7 @@ from click.testing import CliRunner
 from hami_plugin.cli import main
 from hami_plugin.demo.node import NODE, environment
 from hami_plugin.protocol import keys
-from hami_plugin.protocol.handshake import render_answer
-from hami_plugin.protocol.lock import NodeLock, render_lock
+from hami_plugin.protocol.nodes import NodeLock, render_answer, render_lock
 from hami_plugin.sdk import load_vendor, vendor_names
 from tests.e2e.steps import WITHIN_S
 from tests.e2e.test_own_scheduler import counted

@@ -8,7 +8,7 @@ import pytest
 from hami_plugin.demo.node import NODE
 from hami_plugin.model.views import pod_view
 from hami_plugin.protocol import keys
-from hami_plugin.protocol.lock import parse_lock
+from hami_plugin.protocol.nodes import parse_lock
 from hami_plugin.simulation.objects import RESOURCES, Filter
 from tests.e2e.manifests import asking, manifest
 from tests.e2e.steps import WITHIN_S

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from hami_plugin.model.views import pod_view
-from hami_plugin.protocol.decisions import decode_devices
-from hami_plugin.protocol.resizes import RESIZE, RESIZE_GRANTED, RESIZE_REFUSED
+from hami_plugin.protocol.pods import RESIZE, RESIZE_GRANTED, RESIZE_REFUSED, decode_devices
 from tests.e2e import dying
 from tests.e2e.manifests import NAMESPACE, asking, manifest
 from tests.e2e.steps import WITHIN_S, bring_up, reported, start

@@ -9,7 +9,7 @@ import pytest
 from hami_plugin.demo.node import NODE
 from hami_plugin.model.views import pod_view
 from hami_plugin.protocol import keys
-from hami_plugin.protocol.register import decode_legacy
+from hami_plugin.protocol.nodes import decode_legacy
 from hami_plugin.simulation.kubelet import AdmissionError, StartError
 from tests.e2e.manifests import asking, idle, manifest, small
 from tests.e2e.steps import WITHIN_S, bring_up, fresh, offered, probed, refusal, sound, start, take_down

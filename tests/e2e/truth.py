@@ -9,7 +9,7 @@ from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
 from hami_plugin.demo.node import NODE, SimulatedNode
 from hami_plugin.model.views import ContainerView, PodView, pod_view
 from hami_plugin.protocol import keys
-from hami_plugin.protocol.decisions import decode_devices
+from hami_plugin.protocol.pods import decode_devices
 
 
 def grants_of(stage: SimulatedNode, pod: PodView, container: ContainerView):

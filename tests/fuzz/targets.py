@@ -51,9 +51,8 @@ from hami_plugin.model.views import (
     quota_view,
     shaped_pod_view,
 )
-from hami_plugin.protocol import decisions as pods
-from hami_plugin.protocol import handshake, lock, register, scores
-from hami_plugin.protocol.decisions import decided_shares
+from hami_plugin.protocol import nodes, pods
+from hami_plugin.protocol.pods import decided_shares
 from hami_plugin.scheduler.engine.admission import Scheduling, review
 from hami_plugin.scheduler.extender.payloads import extender_args, require_pod_shape
 from hami_plugin.sdk import Driver, Family, load_vendor, pci, tools, vendor_names
@@ -120,7 +119,7 @@ def decoding(
     return feed
 
 
-def in_order(infos: Sequence[register.DeviceInfo]) -> tuple[register.DeviceInfo, ...]:
+def in_order(infos: Sequence[nodes.DeviceInfo]) -> tuple[nodes.DeviceInfo, ...]:
     return tuple(sorted(infos, key=lambda info: (info.index, info.id)))
 
 
@@ -145,19 +144,19 @@ def wire_pods(data: bytes) -> None:
 
 
 def wire_handshake(data: bytes) -> None:
-    handshake.is_question(text(data))
-    handshake.parse_handshake(text(data))
-    handshake.liveness(text(data), now=NOW, allocatable=1)
+    nodes.is_question(text(data))
+    nodes.parse_handshake(text(data))
+    nodes.liveness(text(data), now=NOW, allocatable=1)
 
 
 def wire_lock(data: bytes) -> None:
-    lock.owned_by(text(data), "default", "a")
-    decoding(lock.parse_lock, lock.render_lock)(data)
+    nodes.owned_by(text(data), "default", "a")
+    decoding(nodes.parse_lock, nodes.render_lock)(data)
 
 
 @allowing(WireError)
 def wire_scores(data: bytes) -> None:
-    assert all(type(n) is int for row in scores.decode_scores(text(data)).values() for n in row.values())
+    assert all(type(n) is int for row in nodes.decode_scores(text(data)).values() for n in row.values())
 
 
 def registers(data: bytes) -> None:
@@ -505,10 +504,10 @@ def sysfs(profile: str, kind: str = "/sys/") -> Feed:
 TARGETS: Mapping[str, Feed] = {
     "annotation-decision": decisions,
     "annotation-handshake": wire_handshake,
-    "annotation-legacy": decoding(register.decode_legacy, register.encode_legacy, in_order),
+    "annotation-legacy": decoding(nodes.decode_legacy, nodes.encode_legacy, in_order),
     "annotation-lock": wire_lock,
     "annotation-mig": decoding(rules.decode_mig, rules.encode_mig),
-    "annotation-nodes": decoding(register.decode_json, register.encode_json, in_order),
+    "annotation-nodes": decoding(nodes.decode_json, nodes.encode_json, in_order),
     "annotation-pods": wire_pods,
     "annotation-registers": registers,
     "annotation-scores": wire_scores,

@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 
 from hami_plugin.errors import HamiError, WireError
-from hami_plugin.protocol.decisions import decode_devices, encode_devices
-from hami_plugin.protocol.register import DeviceInfo, decode_json, decode_legacy, encode_json, encode_legacy
+from hami_plugin.protocol.nodes import DeviceInfo, decode_json, decode_legacy, encode_json, encode_legacy
+from hami_plugin.protocol.pods import decode_devices, encode_devices
 from hami_plugin.scheduler.engine.devices import effective_grants, sum_grants
 from hami_plugin.scheduler.engine.policy import Policy
 from hami_plugin.scheduler.engine.requests import Demand, Denied, Invalid

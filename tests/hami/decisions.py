@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hami_plugin.model.views import PodView
-from hami_plugin.protocol.decisions import decode_devices, encode_devices
+from hami_plugin.protocol.pods import decode_devices, encode_devices
 from hami_plugin.scheduler.engine.devices import Given, NodeInfo, Piece, PodAllocation
 from hami_plugin.scheduler.engine.filter import ScoredNodes, score_nodes
 from hami_plugin.scheduler.engine.fit import CycleOptions, Demands, Policies, pod_demands

@@ -16,7 +16,7 @@ import pytest
 
 from hami_plugin.model.links import Link, Links
 from hami_plugin.model.views import ContainerView
-from hami_plugin.protocol.decisions import decode_devices, encode_devices
+from hami_plugin.protocol.pods import decode_devices, encode_devices
 from hami_plugin.scheduler.engine.node_info import read_node
 from hami_plugin.scheduler.engine.requests import Invalid
 from hami_plugin.scheduler.engine.topology import choose

@@ -8,8 +8,7 @@ from typing import Any
 from hami_plugin.model.links import Link, Links, PairScores, symmetric
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.protocol.register import DeviceInfo, MigProfile
-from hami_plugin.protocol.scores import decode_scores
+from hami_plugin.protocol.nodes import DeviceInfo, MigProfile, decode_scores
 from hami_plugin.scheduler.engine.devices import DeviceState, Piece, Slice, Tenant
 from hami_plugin.scheduler.engine.node_info import WrittenLinks
 from tests.hami.parity import Json

@@ -8,7 +8,7 @@ from hami_plugin.allocation.allocator import question_of
 from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.occupancy import device_occupancy
 from hami_plugin.process.concurrency import Watched
-from hami_plugin.protocol.decisions import decided_shares
+from hami_plugin.protocol.pods import decided_shares
 from hami_plugin.sdk import Resources, Units
 from hami_plugin.simulation.hardware import vendor_of
 from tests.support.builders import CARD_MIB, COUNT, FAMILY, SPLIT, changed, device, grant, held_by, ids, pod, snapshot

@@ -18,8 +18,7 @@ from hami_plugin.node_status.annotations import MAX_ANNOTATION_BYTES, FamilySour
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode, Registration
 from hami_plugin.process.concurrency import Backoff, Watched, cancel
-from hami_plugin.protocol.register import decode_json, decode_legacy
-from hami_plugin.protocol.scores import decode_scores
+from hami_plugin.protocol.nodes import decode_json, decode_legacy, decode_scores
 from hami_plugin.sdk import AnnotationKeys
 from tests.support.builders import FAMILY, HANDSHAKE, NODE, REGISTER, SCORE, changed, device, snapshot, uuid
 from tests.support.cluster import FakeCluster

@@ -8,7 +8,7 @@ import pytest
 import hami_plugin.node_status.annotations
 from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.node_status.annotations import Rendered, Style, wanted_annotations
-from hami_plugin.protocol.register import decode_legacy, encode_legacy
+from hami_plugin.protocol.nodes import decode_legacy, encode_legacy
 from tests.node_status.test_registration import Rig
 from tests.support.builders import FAMILY, HANDSHAKE, REGISTER, SCORE, changed, snapshot, uuid
 from tests.support.node import until

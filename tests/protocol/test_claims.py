@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hami_plugin.allocation.capacity import beyond_request
 from hami_plugin.allocation.identity import record
 from hami_plugin.errors import WireError
-from hami_plugin.protocol.decisions import DecidedShare, decided_shares
 from hami_plugin.protocol.keys import BIND_PHASE, PHASE_ALLOCATING, PHASE_SUCCESS
+from hami_plugin.protocol.pods import DecidedShare, decided_shares
 from tests.support.builders import (
     ALLOCATED,
     CARD_MIB,

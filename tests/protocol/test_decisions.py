@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
-from hami_plugin.protocol.decisions import Piece, decode_devices, encode_devices, erase
+from hami_plugin.protocol.pods import Piece, decode_devices, encode_devices, erase
 
 words = st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters=",:;"), max_size=10)
 amounts = st.integers(0, 2**31 - 1)

@@ -10,9 +10,8 @@ import pytest
 from hami_plugin.errors import WireError
 from hami_plugin.model.device import physical_id
 from hami_plugin.model.placement import Grant
-from hami_plugin.protocol.decisions import decode_devices, encode_devices
-from hami_plugin.protocol.lock import NodeLock, parse_lock
-from hami_plugin.protocol.register import DeviceInfo, decode_json, decode_legacy
+from hami_plugin.protocol.nodes import DeviceInfo, NodeLock, decode_json, decode_legacy, parse_lock
+from hami_plugin.protocol.pods import decode_devices, encode_devices
 from vendors.nvidia.rules import decode_mig, encode_mig
 
 REFUSED = "refused"

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from hami_plugin.protocol.handshake import (
+from hami_plugin.protocol.nodes import (
     Handshake,
     HandshakeState,
     Liveness,

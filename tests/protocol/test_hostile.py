@@ -11,11 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hami_plugin.errors import WireError
-from hami_plugin.protocol.decisions import decode_devices, erase
-from hami_plugin.protocol.handshake import parse_handshake
-from hami_plugin.protocol.lock import owned_by, parse_lock
-from hami_plugin.protocol.register import decode_json, decode_legacy
-from hami_plugin.protocol.scores import decode_scores
+from hami_plugin.protocol.nodes import decode_json, decode_legacy, decode_scores, owned_by, parse_handshake, parse_lock
+from hami_plugin.protocol.pods import decode_devices, erase
 from tests.support.scale import examples
 from vendors.nvidia.rules import decode_mig
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hami_plugin.errors import WireError
-from hami_plugin.protocol.lock import NodeLock, owned_by, parse_lock, render_lock
+from hami_plugin.protocol.nodes import NodeLock, owned_by, parse_lock, render_lock
 
 EAST = timezone(timedelta(hours=8))
 AT = datetime(2026, 8, 21, 10, 11, 12, tzinfo=EAST)

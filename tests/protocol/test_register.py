@@ -9,8 +9,17 @@ from hypothesis import strategies as st
 
 from hami_plugin.errors import WireError
 from hami_plugin.model.links import Link, Links
-from hami_plugin.protocol.register import DeviceInfo, MigProfile, decode_json, decode_legacy, encode_json, encode_legacy
-from hami_plugin.protocol.scores import decode_scores, encode_scores, score_annotation
+from hami_plugin.protocol.nodes import (
+    DeviceInfo,
+    MigProfile,
+    decode_json,
+    decode_legacy,
+    decode_scores,
+    encode_json,
+    encode_legacy,
+    encode_scores,
+    score_annotation,
+)
 
 int32 = st.integers(-(2**31), 2**31 - 1)
 words = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=12)

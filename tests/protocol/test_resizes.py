@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_plugin.errors import WireError
-from hami_plugin.protocol.resizes import Amounts, parse_resize
+from hami_plugin.protocol.pods import Amounts, parse_resize
 
 
 @pytest.mark.parametrize(

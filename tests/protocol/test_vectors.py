@@ -15,11 +15,20 @@ from pathlib import Path
 from typing import Any
 
 from hami_plugin.errors import WireError
-from hami_plugin.protocol.decisions import decode_devices, encode_devices
-from hami_plugin.protocol.handshake import liveness
-from hami_plugin.protocol.lock import NodeLock, owned_by, parse_lock, render_lock
-from hami_plugin.protocol.register import DeviceInfo, decode_json, decode_legacy, encode_json, encode_legacy
-from hami_plugin.protocol.scores import decode_scores
+from hami_plugin.protocol.nodes import (
+    DeviceInfo,
+    NodeLock,
+    decode_json,
+    decode_legacy,
+    decode_scores,
+    encode_json,
+    encode_legacy,
+    liveness,
+    owned_by,
+    parse_lock,
+    render_lock,
+)
+from hami_plugin.protocol.pods import decode_devices, encode_devices
 from tests.hami import values
 from tests.hami.answers import allocations, infos
 from tests.support.hami import answers, recorded

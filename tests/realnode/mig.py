@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hami_plugin.partitions.journal import PartitionJournal
-from hami_plugin.protocol.register import decode_json
+from hami_plugin.protocol.nodes import decode_json
 from tests.realnode.daemon import Daemon
 from tests.realnode.node import Node
 from tests.realnode.release import QUICK, SIMULATION

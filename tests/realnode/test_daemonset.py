@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from hami_plugin.protocol import keys
-from hami_plugin.protocol.lock import NodeLock, render_lock
+from hami_plugin.protocol.nodes import NodeLock, render_lock
 from hami_plugin.simulation.hardware import simulate_all
 from hami_plugin.simulation.scheduler import SimulatedScheduler
 from tests.realnode import readme, release

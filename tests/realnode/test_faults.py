@@ -2,7 +2,7 @@
 
 import pytest
 
-from hami_plugin.protocol.register import decode_json
+from hami_plugin.protocol.nodes import decode_json
 from tests.realnode import versions
 from tests.realnode.asked import container, manifest
 from tests.realnode.conftest import SHARES

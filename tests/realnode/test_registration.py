@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from hami_plugin.protocol.register import decode_json
+from hami_plugin.protocol.nodes import decode_json
 from hami_plugin.simulation.machines import load_machine
 from tests.realnode.conftest import PROFILE, SHARES
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 import pytest
 
 from hami_plugin.protocol import keys
-from hami_plugin.protocol.lock import NodeLock, render_lock
+from hami_plugin.protocol.nodes import NodeLock, render_lock
 from hami_plugin.scheduler.engine.admission import IGNORE
 from tests.realnode import cluster as clusters
 from tests.realnode import shares, versions

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hami_plugin.demo.node import NODE
-from hami_plugin.protocol.decisions import decode_devices
+from hami_plugin.protocol.pods import decode_devices
 from tests.seeds.examples import examples
 from tests.support.live import Live, live
 

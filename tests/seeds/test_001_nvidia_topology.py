@@ -13,8 +13,8 @@ import yaml
 
 from hami_plugin.demo.node import NODE
 from hami_plugin.model.machine import Machine
-from hami_plugin.protocol.decisions import decode_devices
-from hami_plugin.protocol.scores import decode_scores
+from hami_plugin.protocol.nodes import decode_scores
+from hami_plugin.protocol.pods import decode_devices
 from hami_plugin.simulation.machines import load_machine
 from tests.support.live import Live, live
 from tests.support.scale import spread

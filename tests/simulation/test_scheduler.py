@@ -11,8 +11,7 @@ from hami_plugin.demo.steps import container, pod
 from hami_plugin.errors import HamiError
 from hami_plugin.model.views import node_view
 from hami_plugin.protocol import keys
-from hami_plugin.protocol.lock import parse_lock
-from hami_plugin.protocol.register import encode_legacy
+from hami_plugin.protocol.nodes import encode_legacy, parse_lock
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.simulation.scheduler import SimulatedScheduler
 from tests.support.rigs import NODE, rig

@@ -18,8 +18,8 @@ from hami_plugin.daemon.takeover import NodeClaim
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Discovery, Sighting
 from hami_plugin.process.concurrency import cancel
-from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING
+from hami_plugin.protocol.pods import encode_devices
 from hami_plugin.sdk import AnnotationKeys, Resources, Vendor
 from hami_plugin.simulation.kubelet import FakeKubelet
 from hami_plugin.telemetry.metrics import Metrics

@@ -11,9 +11,9 @@ from hami_plugin.model.delivery import Answer
 from hami_plugin.model.device import Device, Health, Snapshot
 from hami_plugin.model.placement import Assignment, Grant
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.protocol.decisions import Question, encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
+from hami_plugin.protocol.pods import Question, encode_devices
 from hami_plugin.sdk import AnnotationKeys, Family, Injection, NodeSide, Resources, SchedulingRules
 
 NODE = "n1"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import NodeView
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.sdk import Family, Vendor
 from vendors.ascend.settings import CHIPS
 from vendors.enflame.rules import CARDS

@@ -25,8 +25,8 @@ from hami_plugin.model.machine import Machine
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.node_status.annotations import Style, wanted_annotations
-from hami_plugin.protocol.decisions import decided_shares
 from hami_plugin.protocol.keys import ASSIGNED_NODE
+from hami_plugin.protocol.pods import decided_shares
 from hami_plugin.scheduler.engine.devices import Context
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.node_info import device_pool

@@ -12,7 +12,7 @@ from hami_plugin.cluster.client import connect_wide
 from hami_plugin.cluster.informer import WatchTiming
 from hami_plugin.process.concurrency import Backoff
 from hami_plugin.protocol.keys import BIND_PHASE, NODE_LOCK, PHASE_SUCCESS
-from hami_plugin.protocol.register import DeviceInfo, encode_json
+from hami_plugin.protocol.nodes import DeviceInfo, encode_json
 from hami_plugin.scheduler.extender.extender import Extender, Options
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.simulation.objects import RESOURCES, Filter

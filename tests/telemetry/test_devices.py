@@ -17,7 +17,7 @@ from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.occupancy import device_occupancy
 from hami_plugin.node_status.usage import Loads
 from hami_plugin.process.concurrency import Watched
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.telemetry.metrics import Devices, HardwareLoad
 from tests.support.builders import CARD_MIB, COUNT, FAMILY, SPLIT, device, grant, held_by, ids, pod, uuid
 

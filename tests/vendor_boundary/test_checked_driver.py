@@ -11,8 +11,8 @@ from hami_plugin.errors import DriverUnavailableError
 from hami_plugin.model.device import Action, Discovery, Fault, Sighting
 from hami_plugin.model.links import Link, Links
 from hami_plugin.model.usage import MAX_PROCESSES, DeviceLoad, DeviceProcess, ProcessOwner
-from hami_plugin.protocol.decisions import decode_devices, encode_devices
-from hami_plugin.protocol.register import DeviceInfo, decode_json, encode_json
+from hami_plugin.protocol.nodes import DeviceInfo, decode_json, encode_json
+from hami_plugin.protocol.pods import decode_devices, encode_devices
 from hami_plugin.vendor_boundary.guard import (
     IMPLAUSIBLE,
     CheckedDriver,

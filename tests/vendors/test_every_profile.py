@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hami_plugin.protocol.register import DeviceInfo, decode_json, decode_legacy, encode_legacy
+from hami_plugin.protocol.nodes import DeviceInfo, decode_json, decode_legacy, encode_legacy
 from hami_plugin.scheduler.engine.node_info import read_idle_node as stocks_of
 from hami_plugin.sdk import Family, LoadMeter, load_vendor, vendor_names
 from hami_plugin.simulation.hardware import vendor_of

@@ -7,9 +7,8 @@ from datetime import UTC, datetime, timedelta
 import yaml
 
 from hami_plugin.model.views import PodView
-from hami_plugin.protocol.handshake import liveness
 from hami_plugin.protocol.keys import NODE_LOCK
-from hami_plugin.protocol.lock import owned_by
+from hami_plugin.protocol.nodes import liveness, owned_by
 from hami_plugin.scheduler.engine.devices import Context
 from hami_plugin.scheduler.engine.fit import Granted, fit
 from hami_plugin.scheduler.engine.reasons import Reason

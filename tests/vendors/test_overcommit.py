@@ -20,7 +20,7 @@ from hami_plugin.model.device import physical_counts, physical_id
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.protocol.keys import ASSIGNED_NODE
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.scheduler.engine.admission import admit_document
 from hami_plugin.scheduler.engine.fit import PodFit, fit_pod
 from hami_plugin.scheduler.engine.node_info import read_node, scheduling_policies

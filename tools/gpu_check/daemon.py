@@ -34,8 +34,8 @@ from hami_plugin.node_status.annotations import Style, wanted_annotations
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.node_status.registration import LiveNode
 from hami_plugin.process.concurrency import BoundedCalls, Watched, cancel
-from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING, PHASE_SUCCESS
+from hami_plugin.protocol.pods import encode_devices
 from hami_plugin.sdk import Family
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.simulation.kubelet import FakeKubelet

@@ -14,8 +14,7 @@ from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.placement import Assignment, Grant, Share
-from hami_plugin.protocol.refusals import Refuses, refuses_key
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo, Refuses, refuses_key
 from hami_plugin.sdk import DeviceNodes, Family, Injection, NodeSide
 from vendors.amd.driver import LIMITER, gpu, unlimited
 from vendors.amd.rules import DEVICE_TYPE

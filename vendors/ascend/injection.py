@@ -15,7 +15,7 @@ from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment, Share
 from hami_plugin.model.usage import ContainerUsage
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.sdk import DeviceNodes, Family, Injection, NodeSide, Partition, PartitionDriver, PartitionSide
 from vendors.ascend import vnpu
 from vendors.ascend.driver import CONTROL_NODES

@@ -17,10 +17,10 @@ from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError, 
 from hami_plugin.host.paths import DEV, HostFiles
 from hami_plugin.model.placement import Assignment
 from hami_plugin.model.views import PodView
-from hami_plugin.protocol.decisions import decode_devices, requesting_containers
 from hami_plugin.protocol.grammar import from_json, int_of, object_of, text_of, to_json
 from hami_plugin.protocol.keys import OWN
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
+from hami_plugin.protocol.pods import decode_devices, requesting_containers
 from hami_plugin.sdk import (
     NOWHERE,
     InUseError,

@@ -9,7 +9,7 @@ from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment, Share
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.sdk import DeviceNodes, Family, Injection, NodeSide, Vendor, serving
 from vendors.awsneuron.driver import NEURONS, open_driver
 from vendors.awsneuron.rules import DEVICE_TYPE, KIND, chip, families

@@ -15,7 +15,7 @@ from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.keys import ASSIGNED_NODE
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.scheduler.engine.devices import Candidate, Charge, Context, DeviceState, Given, restore_grant
 from hami_plugin.scheduler.engine.policy import Policy, Selection, consecutive, first, standard
 from hami_plugin.scheduler.engine.reasons import Reason

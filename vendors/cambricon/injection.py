@@ -14,10 +14,10 @@ from hami_plugin.model.delivery import Way
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment, Grant
 from hami_plugin.model.views import PodView
-from hami_plugin.protocol.decisions import Question, decided_shares
 from hami_plugin.protocol.grammar import from_json, int_of, objects, text_of, to_json
 from hami_plugin.protocol.keys import OWN
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
+from hami_plugin.protocol.pods import Question, decided_shares
 from hami_plugin.scheduler.engine.requests import is_part
 from hami_plugin.sdk import (
     NOWHERE,

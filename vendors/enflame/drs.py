@@ -8,9 +8,9 @@ from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.grammar import INT64_MAX, from_json, object_of, objects, text_of, to_json
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
+from hami_plugin.protocol.pods import encode_devices
 from hami_plugin.scheduler.engine.devices import Booked, Candidate, Charge, Context, DeviceState, Given
 from hami_plugin.scheduler.engine.policy import Policy, free_cores, free_memory, standard
 from hami_plugin.scheduler.engine.reasons import Reason

@@ -15,7 +15,7 @@ from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.placement import Assignment, Grant
 from hami_plugin.protocol.grammar import to_json
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.sdk import (
     DeviceNodes,
     Family,

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.model.placement import Assignment, Share
 from hami_plugin.model.views import PodView
-from hami_plugin.protocol.decisions import decode_devices, requesting_containers
 from hami_plugin.protocol.grammar import from_json, object_of, to_json
+from hami_plugin.protocol.pods import decode_devices, requesting_containers
 from hami_plugin.sdk import (
     NOWHERE,
     InUseError,

@@ -11,10 +11,10 @@ from typing import Final
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import NodeView, PodView
-from hami_plugin.protocol.decisions import requesting_containers
 from hami_plugin.protocol.grammar import from_json, int_of, object_of, to_json
 from hami_plugin.protocol.keys import OWN
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
+from hami_plugin.protocol.pods import requesting_containers
 from hami_plugin.scheduler.engine.devices import WHOLE, Booked, Context, DeviceState, restore_grant, subtract_grant
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import INT32_MAX

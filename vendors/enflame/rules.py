@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.protocol.decisions import encode_devices
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
+from hami_plugin.protocol.pods import encode_devices
 from hami_plugin.scheduler.engine.devices import Booked, Candidate, Charge, Context, DeviceState, Given, charge_request
 from hami_plugin.scheduler.engine.policy import CHARGED, Policy, enough, healthy, idle_device, of_this_type, standard
 from hami_plugin.scheduler.engine.reasons import Reason

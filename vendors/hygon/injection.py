@@ -17,8 +17,7 @@ from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.placement import Assignment, Grant
-from hami_plugin.protocol.refusals import Refuses, refuses_key
-from hami_plugin.protocol.register import LEGACY_MODE, DeviceInfo, encode_legacy
+from hami_plugin.protocol.nodes import LEGACY_MODE, DeviceInfo, Refuses, encode_legacy, refuses_key
 from hami_plugin.sdk import DeviceNodes, Family, Injection, NodeSide
 from vendors.hygon.driver import Dcu, without_files
 from vendors.hygon.rules import DEVICE_TYPE

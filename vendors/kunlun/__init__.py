@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hami_plugin.model.device import Device
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.sdk import Family, NodeSide, comma_lists, listed_vendor
 from vendors.kunlun.driver import CONTROL, FABRIC, XPUS, list_cards, loads, naming
 from vendors.kunlun.rules import CARD, PART, WHOLE, families

@@ -13,7 +13,7 @@ from hami_plugin.host.paths import HostFiles
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.placement import Assignment
 from hami_plugin.protocol.grammar import to_json
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.sdk import DeviceNodes, Family, Injection, NodeSide
 from vendors.metax import rules
 from vendors.metax.driver import CONTROL, card

@@ -13,7 +13,7 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.quantity import exact
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.grammar import bool_of, from_json, int_of, objects, text_of, to_json
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.scheduler.engine.devices import (
     WHOLE,
     Booked,

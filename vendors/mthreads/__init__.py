@@ -19,9 +19,9 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device
 from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
+from hami_plugin.protocol.pods import encode_devices
 from hami_plugin.scheduler.engine.devices import Candidate, Context, Given
 from hami_plugin.scheduler.engine.policy import CHARGED, Policy, on_the_pods_device, standard
 from hami_plugin.scheduler.engine.reasons import Reason

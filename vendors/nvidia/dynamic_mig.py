@@ -18,7 +18,7 @@ from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment
 from hami_plugin.model.views import PodView
-from hami_plugin.protocol.register import DeviceInfo, MigProfile
+from hami_plugin.protocol.nodes import DeviceInfo, MigProfile
 from hami_plugin.sdk import Injection, ModeSide, Partition, PartitionSide, Placement, Profile, Reservation
 from vendors.nvidia.delivery import control_nodes, device_nodes, visible
 from vendors.nvidia.host import read_capabilities

@@ -31,7 +31,7 @@ from hami_plugin.model.device import Device, Snapshot, node_labels
 from hami_plugin.model.placement import Assignment, Share
 from hami_plugin.model.usage import ContainerUsage, Pace
 from hami_plugin.process.log import logger
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.sdk import Family, Injection, Leftovers, NodeSide, Parameter, Parameters, ToolError
 from hami_plugin.sdk.tools import output
 from vendors.nvidia.delivery import control_nodes, device_nodes, is_there, visible

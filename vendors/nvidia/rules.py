@@ -22,7 +22,7 @@ from hami_plugin.protocol.grammar import (
     to_json,
 )
 from hami_plugin.protocol.keys import OWN
-from hami_plugin.protocol.register import MigProfile, decode_json
+from hami_plugin.protocol.nodes import MigProfile, decode_json
 from hami_plugin.scheduler.engine.devices import (
     Booked,
     Candidate,

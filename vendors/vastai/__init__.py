@@ -17,7 +17,7 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device, Discovery, Fault, Sighting
 from hami_plugin.model.links import Links
 from hami_plugin.model.placement import Assignment
-from hami_plugin.protocol.register import DeviceInfo, decode_json
+from hami_plugin.protocol.nodes import DeviceInfo, decode_json
 from hami_plugin.scheduler.engine.devices import Context, DeviceState, Piece
 from hami_plugin.scheduler.engine.policy import by_group, when
 from hami_plugin.scheduler.engine.reasons import Reason

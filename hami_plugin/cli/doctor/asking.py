@@ -32,7 +32,7 @@ from hami_plugin.errors import ClusterError, ConfigError, HamiError, WireError
 from hami_plugin.model.views import Json, PodView, pod_view
 from hami_plugin.node_status.annotations import Traces
 from hami_plugin.process.concurrency import StuckError, WorkThread
-from hami_plugin.protocol.decisions import decided_shares
+from hami_plugin.protocol.pods import decided_shares
 from hami_plugin.scheduler.extender.app import configured, families
 from hami_plugin.sdk import Family
 

@@ -13,8 +13,7 @@ from hami_plugin.model.delivery import Way
 from hami_plugin.model.device import Device
 from hami_plugin.model.views import Json, major_minor
 from hami_plugin.protocol.keys import OWN
-from hami_plugin.protocol.lock import parse_lock
-from hami_plugin.protocol.register import DeviceInfo, decode_json
+from hami_plugin.protocol.nodes import DeviceInfo, decode_json, parse_lock
 
 
 class Mark(StrEnum):

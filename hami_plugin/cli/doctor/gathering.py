@@ -61,7 +61,7 @@ from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.views import Json
 from hami_plugin.node_status.annotations import Style, Traces, wanted_annotations
 from hami_plugin.process.concurrency import StuckError
-from hami_plugin.protocol.refusals import unhealthy_key
+from hami_plugin.protocol.nodes import unhealthy_key
 from hami_plugin.scheduler.extender.app import families
 from hami_plugin.sdk import Family
 

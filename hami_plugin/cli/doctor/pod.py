@@ -11,8 +11,8 @@ from hami_plugin.cli.doctor.findings import Finding, Unavailable, failed, in_ord
 from hami_plugin.cli.doctor.probe import Probed, isolation
 from hami_plugin.errors import RefusalReason, WireError
 from hami_plugin.model.views import ContainerView, Json, PodView
-from hami_plugin.protocol.decisions import DecidedShare, decided_shares, requesting_containers
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_FAILED, PHASE_SUCCESS
+from hami_plugin.protocol.pods import DecidedShare, decided_shares, requesting_containers
 from hami_plugin.scheduler.engine.admission import DEFAULT_SCHEDULER, IGNORE
 from hami_plugin.scheduler.engine.reasons import Reason, parse_summary, plain
 from hami_plugin.sdk import Family

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from hami_plugin.model.links import NO_LINKS, PairScores
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import NodeView, PodView
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Demand, Invalid, Request
 from hami_plugin.scheduler.engine.topology import ChoiceCache

@@ -15,7 +15,7 @@ from hami_plugin.model.links import NO_LINKS
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.process.concurrency import Pausing, run_without_pauses
-from hami_plugin.protocol.refusals import refusal_of
+from hami_plugin.protocol.nodes import refusal_of
 from hami_plugin.scheduler.engine.devices import (
     ORDER_KEY,
     AnnotationLists,

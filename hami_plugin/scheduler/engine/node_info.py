@@ -11,13 +11,19 @@ from hami_plugin.errors import WireError
 from hami_plugin.model.links import NO_LINKS, PairScores
 from hami_plugin.model.quantity import whole
 from hami_plugin.model.views import NodeView, PodView
-from hami_plugin.protocol.decisions import SEPARATORS, decode_devices
 from hami_plugin.protocol.grammar import in_range, printable
-from hami_plugin.protocol.handshake import is_question, liveness, render_question
 from hami_plugin.protocol.keys import ASSIGNED_NODE
-from hami_plugin.protocol.refusals import refusal_of, unhealthy_indices
-from hami_plugin.protocol.register import DeviceInfo, decode_legacy
-from hami_plugin.protocol.scores import decode_scores
+from hami_plugin.protocol.nodes import (
+    DeviceInfo,
+    decode_legacy,
+    decode_scores,
+    is_question,
+    liveness,
+    refusal_of,
+    render_question,
+    unhealthy_indices,
+)
+from hami_plugin.protocol.pods import SEPARATORS, decode_devices
 from hami_plugin.scheduler.engine.devices import DevicePool, NodeInfo, PodAllocation, Slice, idle_state
 from hami_plugin.scheduler.engine.devices import subtract_holdings as in_use
 from hami_plugin.scheduler.engine.fit import Policies

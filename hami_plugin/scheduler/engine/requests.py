@@ -8,7 +8,7 @@ from typing import Literal
 
 from hami_plugin.model.quantity import exact, whole
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

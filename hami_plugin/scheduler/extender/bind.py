@@ -23,7 +23,7 @@ from hami_plugin.protocol.keys import (
     PHASE_ALLOCATING,
     PHASE_FAILED,
 )
-from hami_plugin.protocol.lock import NodeLock, owned_by, parse_lock, render_lock
+from hami_plugin.protocol.nodes import NodeLock, owned_by, parse_lock, render_lock
 from hami_plugin.scheduler.engine.node_info import requested_families
 from hami_plugin.scheduler.engine.pod_info import UNASSIGNED, bind_phase, conflict, pod_info
 from hami_plugin.scheduler.engine.requests import Demand

@@ -22,7 +22,7 @@ from hami_plugin.model.views import Feed, NodeView, PodPatch, PodView, QuotaView
 from hami_plugin.process.concurrency import Pausing, Watched, run_in_slices, run_without_pauses
 from hami_plugin.process.log import logger
 from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME, BIND_LOCK
-from hami_plugin.protocol.resizes import RESIZE
+from hami_plugin.protocol.pods import RESIZE
 from hami_plugin.scheduler.engine.capacity import Sizes, largest, sizes
 from hami_plugin.scheduler.engine.devices import NodeInfo, Quota
 from hami_plugin.scheduler.engine.filter import ClusterSnapshot, FilterCache, OccupiedNode

@@ -18,8 +18,17 @@ from hami_plugin.model.ports import ClusterApi
 from hami_plugin.model.views import PodPatch, PodView
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.process.log import logger
-from hami_plugin.protocol.decisions import Question, decided_shares, with_grants
-from hami_plugin.protocol.resizes import RESIZE, RESIZE_GRANTED, RESIZE_REFUSED, Amounts, larger, parse_resize
+from hami_plugin.protocol.pods import (
+    RESIZE,
+    RESIZE_GRANTED,
+    RESIZE_REFUSED,
+    Amounts,
+    Question,
+    decided_shares,
+    larger,
+    parse_resize,
+    with_grants,
+)
 from hami_plugin.scheduler.engine.devices import NodeInfo, Quota
 from hami_plugin.scheduler.engine.node_info import subtract_held
 from hami_plugin.scheduler.engine.pod_info import PodInfo, pod_info

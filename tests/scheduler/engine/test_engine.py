@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.scheduler.engine.devices import Context, DeviceState
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.policy import ByNumaIf, Misfit, Policy, consecutive, standard, whole_modules

@@ -11,7 +11,7 @@ import pytest
 from hami_plugin.errors import WireError
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE
-from hami_plugin.protocol.register import DeviceInfo, encode_json
+from hami_plugin.protocol.nodes import DeviceInfo, encode_json
 from hami_plugin.scheduler.engine.admission import Allowed
 from hami_plugin.scheduler.engine.devices import Quota
 from hami_plugin.scheduler.engine.filter import (

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from hami_plugin.model.views import NodeView, node_view, pod_view
-from hami_plugin.protocol.register import DeviceInfo, encode_json
+from hami_plugin.protocol.nodes import DeviceInfo, encode_json
 from hami_plugin.scheduler.engine.devices import Quota
 from hami_plugin.scheduler.engine.filter import ClusterSnapshot, FilterResult, filter_nodes, simulate
 from hami_plugin.scheduler.engine.fit import CycleOptions

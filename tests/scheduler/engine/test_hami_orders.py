@@ -7,7 +7,7 @@ from itertools import combinations, permutations
 import pytest
 
 from hami_plugin.model.views import NodeView, PodView
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.scheduler.engine.devices import Context, DevicePool, DeviceState, NodeInfo
 from hami_plugin.scheduler.engine.filter import NodeScore, node_score, rank_nodes
 from hami_plugin.scheduler.engine.fit import PodFit

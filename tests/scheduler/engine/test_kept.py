@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from hami_plugin.model.links import Link, Links
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE
-from hami_plugin.protocol.register import DeviceInfo, encode_json
-from hami_plugin.protocol.scores import encode_scores
+from hami_plugin.protocol.nodes import DeviceInfo, encode_json, encode_scores
+from hami_plugin.protocol.pods import encode_devices
 from hami_plugin.scheduler.engine import filter as engine_filter
 from hami_plugin.scheduler.engine.devices import ORDER_KEY, Quota
 from hami_plugin.scheduler.engine.filter import (

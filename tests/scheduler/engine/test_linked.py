@@ -18,7 +18,7 @@ from hami_plugin.model.device import Snapshot
 from hami_plugin.model.links import NO_LINKS, Link, Links
 from hami_plugin.model.machine import machine
 from hami_plugin.model.views import PodView
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.scheduler.engine.devices import Candidate, Charge, Context, idle_state
 from hami_plugin.scheduler.engine.policy import Misfit, linked_choice
 from hami_plugin.scheduler.engine.requests import Demand

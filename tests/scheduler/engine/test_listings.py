@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.scheduler.engine.admission import Allowed, Denied, Scheduling, review
 from hami_plugin.scheduler.engine.devices import MAX_BYTES, MAX_NAMES, AnnotationLists, DevicePool, NodeInfo, idle_state
 from hami_plugin.scheduler.engine.filter import try_nodes

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from hami_plugin.model.views import PodView
-from hami_plugin.protocol.lock import NodeLock, parse_lock, render_lock
+from hami_plugin.protocol.nodes import NodeLock, parse_lock, render_lock
 from hami_plugin.scheduler.extender.bind import LockedByAnother, Mine, Take, claim
 
 NOW = datetime(2026, 8, 21, 10, 11, 12, tzinfo=UTC)

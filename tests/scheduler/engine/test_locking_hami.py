@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from hami_plugin.protocol.keys import NODE_LOCK
-from hami_plugin.protocol.lock import parse_lock
+from hami_plugin.protocol.nodes import parse_lock
 from hami_plugin.scheduler.extender.bind import LockedByAnother, Mine, Take, claim
 from tests.support.hami import Json, asks
 from tests.support.pods import view

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.scheduler.engine.devices import ORDER_KEY, DevicePool, NodeInfo, Quota, idle_state
 from hami_plugin.scheduler.engine.fit import CycleOptions, PodFit, Unschedulable, fit_pod, pod_demands
 from hami_plugin.scheduler.engine.policy import CHARGED, Policy, standard, within_quota

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.scheduler.engine.devices import DevicePool, NodeInfo, idle_state
 from hami_plugin.scheduler.engine.filter import ORDER_KEY, score_nodes
 from hami_plugin.scheduler.engine.fit import CycleOptions

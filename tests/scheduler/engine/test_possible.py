@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hami_plugin.model.views import NodeView, pod_view
-from hami_plugin.protocol.register import DeviceInfo, encode_json
+from hami_plugin.protocol.nodes import DeviceInfo, encode_json
 from hami_plugin.scheduler.engine.capacity import largest, sizes, why_impossible
 from hami_plugin.scheduler.engine.filter import ClusterSnapshot, FilterResult, filter_nodes
 from hami_plugin.scheduler.engine.node_info import read_idle_node

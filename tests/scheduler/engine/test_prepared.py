@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hami_plugin.model.links import Link, Links
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.scheduler.engine.devices import Context, DeviceState, Quota, Slice, Tenant
 from hami_plugin.scheduler.engine.policy import prepare_checks, standard
 from hami_plugin.scheduler.engine.reasons import Reason

@@ -4,7 +4,7 @@ import pytest
 
 from hami_plugin.errors import WireError
 from hami_plugin.model.views import NodeView
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.scheduler.engine.registered import from_capacity, from_summed_capacity
 
 COUNTED = from_capacity("a/card", lambda _node, number, _count: DeviceInfo(id=f"c{number}"))

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from hami_plugin.model.views import NodeView
-from hami_plugin.protocol.handshake import render_answer, render_question
+from hami_plugin.protocol.nodes import render_answer, render_question
 from hami_plugin.scheduler.engine.node_info import Handshakes, check_handshakes
 from tests.support.pods import nvidia, of_vendor
 

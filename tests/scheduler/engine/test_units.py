@@ -7,8 +7,8 @@ from hami_plugin.allocation.identity import Found, HeldShare, HeldShares, PodRea
 from hami_plugin.model.device import Snapshot, replica_ids
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.protocol.decisions import Question, decided_shares, decode_devices, encode_devices
 from hami_plugin.protocol.keys import BIND_PHASE, PHASE_SUCCESS
+from hami_plugin.protocol.pods import Question, decided_shares, decode_devices, encode_devices
 
 DECIDED = "toy.io/decided"
 

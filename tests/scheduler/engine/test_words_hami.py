@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from hami_plugin.model.views import pod_view
-from hami_plugin.protocol.decisions import Question, decided_shares
 from hami_plugin.protocol.keys import NODE_LOCK
-from hami_plugin.protocol.lock import parse_lock
+from hami_plugin.protocol.nodes import parse_lock
+from hami_plugin.protocol.pods import Question, decided_shares
 from hami_plugin.scheduler.engine.devices import ORDER_KEY, Context
 from hami_plugin.scheduler.engine.pod_info import patch_with_label
 from hami_plugin.scheduler.engine.requests import Demand, Invalid

@@ -17,7 +17,7 @@ from hami_plugin.protocol.keys import (
     PHASE_FAILED,
     PHASE_SUCCESS,
 )
-from hami_plugin.protocol.lock import NodeLock, parse_lock, render_lock
+from hami_plugin.protocol.nodes import NodeLock, parse_lock, render_lock
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.pods import of_vendor
 from tests.support.scheduling import (

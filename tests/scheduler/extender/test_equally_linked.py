@@ -6,8 +6,8 @@ from itertools import permutations
 
 import pytest
 
-from hami_plugin.protocol.decisions import decode_devices
-from hami_plugin.protocol.scores import encode_scores
+from hami_plugin.protocol.nodes import encode_scores
+from hami_plugin.protocol.pods import decode_devices
 from hami_plugin.scheduler.engine.devices import ORDER_KEY
 from hami_plugin.scheduler.extender.extender import Extender
 from hami_plugin.simulation.apiserver import SimulatedApiServer

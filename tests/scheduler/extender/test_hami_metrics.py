@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.fragmentation import profiles_of
 from hami_plugin.model.views import NodeView, PodView, QuotaView, node_view, pod_view
 from hami_plugin.protocol.keys import ASSIGNED_NODE
-from hami_plugin.protocol.register import DeviceInfo, encode_json
+from hami_plugin.protocol.nodes import DeviceInfo, encode_json
 from hami_plugin.scheduler.extender.cache import Preferences, SchedulerCache
 from hami_plugin.scheduler.extender.extender import local_time
 from hami_plugin.scheduler.extender.metrics import METRICS, HamiSchedulerMetrics

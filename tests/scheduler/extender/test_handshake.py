@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from hami_plugin.protocol.handshake import render_answer, render_question
+from hami_plugin.protocol.nodes import render_answer, render_question
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.scheduling import KEYS, add_node, annotations, ask, cards, manifest, serving, until
 

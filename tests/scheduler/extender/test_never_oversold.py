@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hami_plugin.model.views import node_view, pod_view
-from hami_plugin.protocol.register import DeviceInfo, encode_legacy
+from hami_plugin.protocol.nodes import DeviceInfo, encode_legacy
 from hami_plugin.scheduler.engine.node_info import read_node
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.pods import nvidia, of_vendor

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.protocol.decisions import encode_devices
 from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME
+from hami_plugin.protocol.pods import encode_devices
 from hami_plugin.scheduler.extender.extender import Extender
 from hami_plugin.sdk import Family
 from hami_plugin.simulation.apiserver import SimulatedApiServer

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hami_plugin.protocol.decisions import decode_devices
-from hami_plugin.protocol.resizes import RESIZE, RESIZE_GRANTED, RESIZE_REFUSED
+from hami_plugin.protocol.pods import RESIZE, RESIZE_GRANTED, RESIZE_REFUSED, decode_devices
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.scheduling import (
     CARD_MIB,

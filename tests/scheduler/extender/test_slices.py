@@ -10,7 +10,7 @@ import pytest
 from hami_plugin.model.views import NodeView, PodView, pod_view
 from hami_plugin.process.concurrency import run_in_slices, run_without_pauses
 from hami_plugin.protocol.keys import ASSIGNED_NODE
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.scheduler.engine import filter as engine_filter
 from hami_plugin.scheduler.engine.devices import DevicePool, NodeInfo, idle_state
 from hami_plugin.scheduler.engine.filter import ClusterSnapshot, FilterResult, filter_nodes_pausing

@@ -7,7 +7,7 @@ import pytest
 
 from hami_plugin.model.views import pod_view
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, NODE_LOCK, PHASE_ALLOCATING
-from hami_plugin.protocol.lock import parse_lock
+from hami_plugin.protocol.nodes import parse_lock
 from hami_plugin.scheduler.extender import extender
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.scheduler.extender.test_bind import lock, locked

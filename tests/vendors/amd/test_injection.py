@@ -11,7 +11,7 @@ import pytest
 from hami_plugin.errors import RefusedError
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Grant
-from hami_plugin.protocol.refusals import refusal_of, without_refusals
+from hami_plugin.protocol.nodes import refusal_of, without_refusals
 from tests.support.rigs import Rig, golden, rig
 from vendors.amd.driver import Gpu
 from vendors.amd.injection import place

@@ -14,8 +14,8 @@ from hami_plugin.demo.node import CONFIGURATION, NODE, SimulatedNode, simulated_
 from hami_plugin.demo.play import play
 from hami_plugin.demo.steps import container, pod
 from hami_plugin.inventory.cdi_specs import file_name
-from hami_plugin.protocol.decisions import decode_devices
-from hami_plugin.protocol.register import decode_json
+from hami_plugin.protocol.nodes import decode_json
+from hami_plugin.protocol.pods import decode_devices
 from vendors.ascend.rules import families
 from vendors.ascend.settings import AscendSettings
 

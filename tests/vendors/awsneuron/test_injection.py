@@ -10,7 +10,7 @@ from hami_plugin.allocation.allocator import question_of
 from hami_plugin.errors import RefusedError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.placement import Assignment, Grant, Share
-from hami_plugin.protocol.decisions import decided_shares
+from hami_plugin.protocol.pods import decided_shares
 from tests.support.rigs import Rig, golden, rig
 from vendors.awsneuron.rules import chip
 

@@ -13,7 +13,7 @@ import pytest
 from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.protocol.decisions import encode_devices
+from hami_plugin.protocol.pods import encode_devices
 from hami_plugin.scheduler.engine.devices import ORDER_KEY, Context, DeviceState, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, PodFit, Refused, fit, fit_pod
 from hami_plugin.scheduler.engine.node_info import read_node, scheduling_policies

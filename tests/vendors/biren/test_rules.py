@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.protocol.register import DeviceInfo, encode_json
+from hami_plugin.protocol.nodes import DeviceInfo, encode_json
 from hami_plugin.scheduler.engine.devices import Context, DeviceState, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, fit
 from hami_plugin.scheduler.engine.requests import Demand

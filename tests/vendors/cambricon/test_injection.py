@@ -14,7 +14,7 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment, Share
 from hami_plugin.model.views import PodView
-from hami_plugin.protocol.decisions import decided_shares
+from hami_plugin.protocol.pods import decided_shares
 from hami_plugin.sdk import Partition, PartitionSide
 from tests.support.rigs import NODE, Rig, golden, rig
 from vendors.cambricon.cndev import Cndev

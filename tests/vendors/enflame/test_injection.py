@@ -12,7 +12,7 @@ from hami_plugin.allocation.allocator import question_of
 from hami_plugin.allocation.identity import record
 from hami_plugin.errors import RefusedError
 from hami_plugin.model.placement import Grant
-from hami_plugin.protocol.decisions import decided_shares
+from hami_plugin.protocol.pods import decided_shares
 from tests.support.rigs import golden
 from tests.vendors.enflame.machines import machine
 from vendors.enflame import VENDOR

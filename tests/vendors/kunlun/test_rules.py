@@ -14,7 +14,7 @@ import pytest
 from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.scheduler.engine.devices import ORDER_KEY, Context, DeviceState, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.reasons import Reason

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hami_plugin.allocation.allocator import question_of
-from hami_plugin.protocol.decisions import decided_shares
+from hami_plugin.protocol.pods import decided_shares
 from tests.support.rigs import golden, rig
 
 S4000 = "mthreads-s4000-8"

@@ -14,7 +14,7 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.sdk import Partition, Placement, Profile
 from vendors.nvidia.dynamic_mig import inject, names, register_profiles, reservations, wanted_reservations
 from vendors.nvidia.rules import ALLOCATIONS

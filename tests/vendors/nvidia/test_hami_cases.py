@@ -10,8 +10,7 @@ from pydantic import ValidationError
 
 from hami_plugin.model.links import Link, Links, symmetric
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.protocol.register import DeviceInfo, MigProfile
-from hami_plugin.protocol.scores import decode_scores, encode_scores
+from hami_plugin.protocol.nodes import DeviceInfo, MigProfile, decode_scores, encode_scores
 from hami_plugin.scheduler.engine.devices import Candidate, Charge, Context, DeviceState, Quota, Slice, idle_state
 from hami_plugin.scheduler.engine.policy import ByNumaIf, Misfit, linked_choice, within_quota
 from hami_plugin.scheduler.engine.requests import Demand, limit_or_request

@@ -23,7 +23,7 @@ from hami_plugin.model.device import Device, Snapshot, physical_id
 from hami_plugin.model.links import NO_LINKS
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.protocol.decisions import DecidedShare, Question, decided_shares, decode_devices, encode_devices, erase
+from hami_plugin.protocol.pods import DecidedShare, Question, decided_shares, decode_devices, encode_devices, erase
 from tests.hami import values
 from tests.support.hami import Json, asks
 from tests.support.hami_questions import family

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.fragmentation import first_place, profiles_of, total
-from hami_plugin.protocol.register import MigProfile
+from hami_plugin.protocol.nodes import MigProfile
 from hami_plugin.sdk import Range
 from tests.hami.vendors.nvidia import cost
 from tests.support.scale import sized

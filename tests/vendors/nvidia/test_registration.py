@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hami_plugin.model.device import Device, Health
-from hami_plugin.protocol.register import DeviceInfo
+from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.sdk import load_vendor
 from vendors.nvidia import VENDOR
 from vendors.nvidia.injection import card_type

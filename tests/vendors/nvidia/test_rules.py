@@ -9,7 +9,7 @@ import pytest
 
 from hami_plugin.model.links import Link, Links
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.protocol.register import DeviceInfo, MigProfile
+from hami_plugin.protocol.nodes import DeviceInfo, MigProfile
 from hami_plugin.scheduler.engine.devices import Context, DeviceState, Quota
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.reasons import Reason

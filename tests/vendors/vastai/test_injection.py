@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hami_plugin.errors import HamiError
-from hami_plugin.protocol.register import decode_json
+from hami_plugin.protocol.nodes import decode_json
 from tests.support.rigs import Rig, golden
 
 GOLDEN = Path(__file__).parent / "golden"
