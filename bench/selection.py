@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from bench.figures import Figure, median
-from hami_plugin.model.links import Link, Links
+from hami_plugin.model.device import Link, Links
 from hami_plugin.scheduler.engine.topology import choose
 from hami_plugin.simulation.machines import load_machine, machine_names
 

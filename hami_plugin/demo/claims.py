@@ -18,8 +18,7 @@ from hami_plugin.demo.steps import CORES, MEMORY_MIB, NOTE, UNSHOWN, Facts, Step
 from hami_plugin.dra.explanation import Selection, verdicts
 from hami_plugin.dra.slices import device_name, driver_name
 from hami_plugin.errors import HamiError
-from hami_plugin.model.quantity import whole
-from hami_plugin.model.views import Json, PodView, pod_view
+from hami_plugin.model.views import Json, PodView, pod_view, whole
 from hami_plugin.simulation.allocation import UnschedulableError, allocate, deallocate
 from hami_plugin.simulation.dra import ClaimManager, PrepareError
 

@@ -16,8 +16,7 @@ from hami_plugin.allocation.allocator import question_of
 from hami_plugin.demo.node import SimulatedNode
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles, HostPaths
-from hami_plugin.model.device import Snapshot
-from hami_plugin.model.links import Link, Links
+from hami_plugin.model.device import Link, Links, Snapshot
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.node_status.annotations import Style, wanted_annotations

@@ -14,8 +14,7 @@ from enum import StrEnum
 from hami_plugin.dra.slices import CORES, MEMORY, SLOTS, Offered, consumed_mebibytes
 from hami_plugin.errors import HamiError
 from hami_plugin.model.placement import Grant
-from hami_plugin.model.quantity import whole
-from hami_plugin.model.views import ContainerView, Json, PodView
+from hami_plugin.model.views import ContainerView, Json, PodView, whole
 from hami_plugin.sdk import Parameters
 from hami_plugin.sdk.partitions import NOWHERE, Placement
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hami_plugin.dra.slices import API_VERSION, CORES, MAX_CORES, MEMORY, driver_name, limits_shares, numbers
-from hami_plugin.model.quantity import whole
-from hami_plugin.model.views import Json, PodView
+from hami_plugin.model.views import Json, PodView, whole
 from hami_plugin.scheduler.engine.admission import Rewritten, Views
 from hami_plugin.scheduler.engine.devices import ORDER_KEY
 from hami_plugin.scheduler.engine.fit import pod_demands

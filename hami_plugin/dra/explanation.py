@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hami_plugin.dra.slices import MEMORY
-from hami_plugin.model.quantity import exact
-from hami_plugin.model.views import Json
+from hami_plugin.model.views import Json, exact
 
 _DRIVER = re.compile(r"""device\.driver\s*==\s*["']([^"']{1,63})["']""")
 _TYPE = re.compile(r"""\.type\s*==\s*["'](set|partition)["']""")

@@ -35,8 +35,7 @@ from hami_plugin.dra.slices import (
     writes,
 )
 from hami_plugin.errors import ClusterError
-from hami_plugin.model.device import Snapshot
-from hami_plugin.model.links import Links
+from hami_plugin.model.device import Links, Snapshot
 from hami_plugin.model.ports import NullObserver, Observer
 from hami_plugin.model.views import Feed, Json, revision
 from hami_plugin.node_status.annotations import FamilySource

@@ -17,7 +17,7 @@ from math import comb
 from typing import Any
 
 from hami_plugin.dra.slices import MEMORY, Offered, PoolContents, Taints, device_name, devices, taints_of
-from hami_plugin.model.links import Links
+from hami_plugin.model.device import Links
 from hami_plugin.scheduler.engine.topology import best_linked
 
 SIZES = (2, 4, 8)

@@ -16,11 +16,9 @@ from enum import StrEnum
 from itertools import combinations
 from typing import Any
 
-from hami_plugin.model.device import Device, Snapshot
-from hami_plugin.model.links import Links
+from hami_plugin.model.device import Device, Links, Snapshot
 from hami_plugin.model.placement import Grant
-from hami_plugin.model.quantity import exact
-from hami_plugin.model.views import Json
+from hami_plugin.model.views import Json, exact
 from hami_plugin.protocol.nodes import refuses_key
 from hami_plugin.scheduler.engine.topology import best_linked
 from hami_plugin.sdk import Family

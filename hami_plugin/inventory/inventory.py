@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from hami_plugin.inventory.health import WELL, Condition, HealthLimits, after_event, after_look, after_reload, outlook
-from hami_plugin.model.device import Action, Device, Discovery, Fault, Health, Sighting, Snapshot
-from hami_plugin.model.links import NO_LINKS, Links
+from hami_plugin.model.device import NO_LINKS, Action, Device, Discovery, Fault, Health, Links, Sighting, Snapshot
 from hami_plugin.process.concurrency import Watched
 from hami_plugin.sdk import HealthEvent
 

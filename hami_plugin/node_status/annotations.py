@@ -13,8 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from hami_plugin.errors import HamiError, VendorError, WireError
-from hami_plugin.model.device import Device, Snapshot
-from hami_plugin.model.links import Links
+from hami_plugin.model.device import Device, Links, Snapshot
 from hami_plugin.model.views import NodeView, is_silent, node_view
 from hami_plugin.process.concurrency import Watched
 from hami_plugin.protocol.grammar import bounded, shown

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hami_plugin.model.device import Device
-from hami_plugin.model.links import Links
+from hami_plugin.model.device import Device, Links
 from hami_plugin.node_status.annotations import FamilySource
 
 MAX_PAIRS = 600

@@ -22,8 +22,7 @@ from typing import Any, Literal
 import msgspec
 
 from hami_plugin.errors import WireError
-from hami_plugin.model.device import Device
-from hami_plugin.model.links import Links
+from hami_plugin.model.device import Device, Links
 from hami_plugin.protocol.grammar import (
     INT64_MAX,
     Amount,

@@ -12,8 +12,7 @@ from html import escape
 from itertools import groupby
 from math import cos, log, pi, sin
 
-from hami_plugin.model.device import Device, Snapshot
-from hami_plugin.model.links import Link
+from hami_plugin.model.device import Device, Link, Snapshot
 from hami_plugin.render.tables import device_name, differs, explained, numa_name, pair_label
 
 _MARGIN = 24

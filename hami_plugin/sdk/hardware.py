@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostPaths, Roots
-from hami_plugin.model.device import Device
-from hami_plugin.model.links import Link, Links, scored, symmetric
+from hami_plugin.model.device import Device, Link, Links, scored, symmetric
 from hami_plugin.sdk import pci
 
 _NUMBER = re.compile(r"\d{1,4}", re.ASCII)

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cdi.edits import ContainerEdits
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostFiles, HostPaths
-from hami_plugin.model.device import Device, Discovery, Fault, Sighting
-from hami_plugin.model.links import Links
+from hami_plugin.model.device import Device, Discovery, Fault, Links, Sighting
 from hami_plugin.model.placement import Assignment
 from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.protocol.nodes import DeviceInfo, decode_json

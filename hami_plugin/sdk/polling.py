@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from hami_plugin.model.device import Device, Discovery, Fault
-from hami_plugin.model.links import NO_LINKS, Links
+from hami_plugin.model.device import NO_LINKS, Device, Discovery, Fault, Links
 from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.sdk.vendor import HealthEvent
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from hami_plugin.errors import HamiError, UnknownVendorError
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.model.device import Discovery, Fault
-from hami_plugin.model.links import Links
+from hami_plugin.model.device import Discovery, Fault, Links
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.sdk.family import Family, NodeSide

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hami_plugin.errors import HamiError
-from hami_plugin.model.quantity import whole
-from hami_plugin.model.views import Json
+from hami_plugin.model.views import Json, whole
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.simulation.objects import Object
 

@@ -22,8 +22,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from cdi.edits import ContainerEdits
 from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError, VendorError
-from hami_plugin.model.device import MAX_DEVICES, Action, Device, Discovery, Fault, Sighting
-from hami_plugin.model.links import Link, Links
+from hami_plugin.model.device import MAX_DEVICES, Action, Device, Discovery, Fault, Link, Links, Sighting
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.ports import NullObserver, Observer
 from hami_plugin.model.usage import MAX_PROCESSES, DeviceLoad, DeviceProcess, ProcessOwner

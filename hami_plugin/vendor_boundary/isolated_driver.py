@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError
-from hami_plugin.model.device import Discovery
-from hami_plugin.model.links import Links
+from hami_plugin.model.device import Discovery, Links
 from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.process.log import logger
 from hami_plugin.sdk import (

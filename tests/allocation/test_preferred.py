@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_plugin.allocation.identity import HeldShares, PodReader, choose_preferred
-from hami_plugin.model.device import physical_id
-from hami_plugin.model.links import Link, Links
+from hami_plugin.model.device import Link, Links, physical_id
 from tests.support.builders import COUNT, NODE, QUESTION, container, grant, held_by, ids, pod, snapshot, uuid
 
 ALL = ids(*[(card, share) for card in range(4) for share in range(4)])

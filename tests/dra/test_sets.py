@@ -16,8 +16,7 @@ from hami_plugin.dra.slices import (
     offered_devices,
     writes,
 )
-from hami_plugin.model.device import Health
-from hami_plugin.model.links import Link, Links
+from hami_plugin.model.device import Health, Link, Links
 from hami_plugin.scheduler.engine.topology import choose
 from hami_plugin.simulation.allocation import UnschedulableError, allocate, deallocate
 from hami_plugin.simulation.apiserver import SimulatedApiServer

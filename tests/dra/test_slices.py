@@ -21,9 +21,8 @@ from hami_plugin.dra.slices import (
     slice_view,
     writes,
 )
-from hami_plugin.model.device import Health
-from hami_plugin.model.links import Links, scored
-from hami_plugin.model.quantity import exact
+from hami_plugin.model.device import Health, Links, scored
+from hami_plugin.model.views import exact
 from hami_plugin.protocol.nodes import refuses_key
 from hami_plugin.simulation.objects import kept
 from tests.support.builders import FAMILY, changed, snapshot, uuid

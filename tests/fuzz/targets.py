@@ -40,7 +40,7 @@ from hami_plugin.kubelet.api import deviceplugin_pb2 as plugin
 from hami_plugin.kubelet.api import podresources_pb2 as resources
 from hami_plugin.kubelet.holders import holders_of, kept_in
 from hami_plugin.kubelet.servicer import allocate_response, answer_of, list_response, offers_of
-from hami_plugin.model import quantity
+from hami_plugin.model import views
 from hami_plugin.model.views import (
     BriefNode,
     BriefPod,
@@ -225,7 +225,7 @@ def objects(data: bytes) -> None:
 
 
 def quantities(data: bytes) -> None:
-    for read in (quantity.whole, quantity.exact):
+    for read in (views.whole, views.exact):
         try:
             value = read(text(data))
         except ValueError:

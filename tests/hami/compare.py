@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hami_plugin.model.quantity import exact
+from hami_plugin.model.views import exact
 from tests.hami import requests
 from tests.hami.parity import Difference, Json
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.model.links import Link, Links
+from hami_plugin.model.device import Link, Links
 from hami_plugin.model.views import ContainerView
 from hami_plugin.protocol.pods import decode_devices, encode_devices
 from hami_plugin.scheduler.engine.node_info import read_node

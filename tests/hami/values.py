@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hami_plugin.model.links import Link, Links, PairScores, symmetric
+from hami_plugin.model.device import Link, Links, PairScores, symmetric
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.nodes import DeviceInfo, MigProfile, decode_scores

@@ -13,8 +13,7 @@ from hami_plugin.inventory import discovery
 from hami_plugin.inventory.discovery import DiscoveryLoop, DiscoveryTiming
 from hami_plugin.inventory.health import HealthLimits
 from hami_plugin.inventory.inventory import Inventory
-from hami_plugin.model.device import Action, Discovery, Fault, Sighting
-from hami_plugin.model.links import Link, Links
+from hami_plugin.model.device import Action, Discovery, Fault, Link, Links, Sighting
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.process.concurrency import Backoff, cancel
 from hami_plugin.sdk import HealthEvent

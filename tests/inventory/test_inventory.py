@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from hami_plugin.inventory.health import Condition, HealthLimits
 from hami_plugin.inventory.inventory import Inventory
-from hami_plugin.model.device import Action, Discovery, Fault, Health, Sighting
-from hami_plugin.model.links import Link, Links
+from hami_plugin.model.device import Action, Discovery, Fault, Health, Link, Links, Sighting
 from hami_plugin.sdk import HealthEvent
 from tests.support.builders import device, uuid
 

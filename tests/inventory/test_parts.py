@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from hami_plugin.inventory.health import HealthLimits
 from hami_plugin.inventory.inventory import Inventory, part, whole
-from hami_plugin.model.device import Discovery, Fault, Health, Sighting, Snapshot
-from hami_plugin.model.links import Link, Links
+from hami_plugin.model.device import Discovery, Fault, Health, Link, Links, Sighting, Snapshot
 from hami_plugin.node_status.annotations import Style, wanted_annotations
 from hami_plugin.process.concurrency import Watched
 from hami_plugin.sdk import HealthEvent

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_plugin.model.links import NO_LINKS, Link, Links, symmetric
+from hami_plugin.model.device import NO_LINKS, Link, Links, symmetric
 
 names = st.sampled_from("abcde")
 directions = st.tuples(names, names).filter(lambda pair: pair[0] != pair[1])

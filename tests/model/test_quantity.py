@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_plugin.model.quantity import exact, whole
+from hami_plugin.model.views import exact, whole
 
 
 @pytest.mark.parametrize(

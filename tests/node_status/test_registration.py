@@ -11,8 +11,7 @@ import pytest
 import hami_plugin.node_status.annotations
 import hami_plugin.node_status.registration
 from hami_plugin.errors import ClusterError
-from hami_plugin.model.device import Health, Snapshot
-from hami_plugin.model.links import Link, Links
+from hami_plugin.model.device import Health, Link, Links, Snapshot
 from hami_plugin.model.views import NodeView
 from hami_plugin.node_status.annotations import MAX_ANNOTATION_BYTES, FamilySource, Style
 from hami_plugin.node_status.events import EventRecorder

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hami_plugin.model.device import Device, Snapshot
-from hami_plugin.model.links import Link, Links
+from hami_plugin.model.device import Device, Link, Links, Snapshot
 from hami_plugin.node_status.events import EventRecorder, events_of
 from hami_plugin.node_status.status import MAX_PAIRS, _pairs
 

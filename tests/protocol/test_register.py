@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hami_plugin.errors import WireError
-from hami_plugin.model.links import Link, Links
+from hami_plugin.model.device import Link, Links
 from hami_plugin.protocol.nodes import (
     DeviceInfo,
     MigProfile,

@@ -7,8 +7,7 @@ import pytest
 import yaml
 
 import hami_plugin.simulation
-from hami_plugin.model.device import Device, Snapshot
-from hami_plugin.model.links import Link, symmetric
+from hami_plugin.model.device import Device, Link, Snapshot, symmetric
 from hami_plugin.model.machine import Machine, machine
 
 PROFILES = Path(hami_plugin.simulation.__file__).parent / "profiles"

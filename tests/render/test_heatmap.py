@@ -7,8 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from hami_plugin.model.device import Device, Health, Snapshot
-from hami_plugin.model.links import Link, Links
+from hami_plugin.model.device import Device, Health, Link, Links, Snapshot
 from hami_plugin.render.pictures import heat_map_svg
 
 Profile = Callable[[str], Snapshot]

@@ -3,8 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from hami_plugin.model.device import Device, Health, Snapshot
-from hami_plugin.model.links import Link, Links
+from hami_plugin.model.device import Device, Health, Link, Links, Snapshot
 from hami_plugin.render.tables import device_table, topology_matrix
 
 Profile = Callable[[str], Snapshot]

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.model.device import Device, Discovery, Fault, Sighting
-from hami_plugin.model.links import Links
+from hami_plugin.model.device import Device, Discovery, Fault, Links, Sighting
 from hami_plugin.sdk import HealthEvent
 from hami_plugin.sdk.polling import GONE, PollingDriver
 

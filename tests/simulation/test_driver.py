@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.model.device import Action, Fault
-from hami_plugin.model.links import Link
+from hami_plugin.model.device import Action, Fault, Link
 from hami_plugin.simulation.machines import load_machine, machine_names
 from tests.support.simulated_driver import FAULTS, SimulatedDriver
 

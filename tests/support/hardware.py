@@ -3,8 +3,7 @@
 import threading
 from collections import deque
 
-from hami_plugin.model.device import Discovery, Sighting
-from hami_plugin.model.links import Links
+from hami_plugin.model.device import Discovery, Links, Sighting
 from hami_plugin.sdk import HealthEvent
 
 from .builders import device

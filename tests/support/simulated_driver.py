@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
-from hami_plugin.model.links import Link, Links, symmetric
+from hami_plugin.model.device import Action, Device, Discovery, Fault, Link, Links, Sighting, symmetric
 from hami_plugin.model.machine import Machine
 from hami_plugin.sdk import HealthEvent
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_plugin.errors import DriverUnavailableError
-from hami_plugin.model.device import Action, Discovery, Fault, Sighting
-from hami_plugin.model.links import Link, Links
+from hami_plugin.model.device import Action, Discovery, Fault, Link, Links, Sighting
 from hami_plugin.model.usage import MAX_PROCESSES, DeviceLoad, DeviceProcess, ProcessOwner
 from hami_plugin.protocol.nodes import DeviceInfo, decode_json, encode_json
 from hami_plugin.protocol.pods import decode_devices, encode_devices

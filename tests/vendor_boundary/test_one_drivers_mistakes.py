@@ -8,8 +8,7 @@ import pytest
 
 from hami_plugin.daemon import app
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.model.device import Discovery, Fault, Sighting
-from hami_plugin.model.links import Links
+from hami_plugin.model.device import Discovery, Fault, Links, Sighting
 from hami_plugin.process.concurrency import wait_event
 from hami_plugin.sdk import HealthEvent
 from tests.support.beside import ODD, OddDriver, beside, odd

@@ -11,8 +11,7 @@ import time
 from pathlib import Path
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.model.device import Device, Discovery, Fault, Sighting
-from hami_plugin.model.links import Link, Links
+from hami_plugin.model.device import Device, Discovery, Fault, Link, Links, Sighting
 from hami_plugin.sdk import HealthEvent
 
 FAULT = Fault(reason="Warm", message="it is warm")

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from hami_plugin.cli import main
-from hami_plugin.model.links import Links
+from hami_plugin.model.device import Links
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine, machine_names
 from tests.support.rigs import known

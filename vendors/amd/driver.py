@@ -14,8 +14,7 @@ from typing import Final
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostFiles, HostPaths
-from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
-from hami_plugin.model.links import Links
+from hami_plugin.model.device import Action, Device, Discovery, Fault, Links, Sighting
 from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.sdk import Driver, PollingDriver, distances, pci
 from hami_plugin.sdk.pci import text

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from hami_plugin.model.quantity import exact
-from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.model.views import ContainerView, PodView, exact
 from hami_plugin.scheduler.engine.devices import WHOLE, Candidate, Charge, Context, DeviceState, memory_of
 from hami_plugin.scheduler.engine.policy import Policy, free_cores, free_memory, standard
 from hami_plugin.scheduler.engine.requests import Admit, Admitted, Denied, amount, count_request

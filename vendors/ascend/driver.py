@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.model.device import Device, Discovery, Fault, Sighting
-from hami_plugin.model.links import Link, Links, symmetric
+from hami_plugin.model.device import Device, Discovery, Fault, Link, Links, Sighting, symmetric
 from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.sdk import HealthEvent
 from hami_plugin.sdk.pci import look

@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from hami_plugin.model.placement import Grant
-from hami_plugin.model.quantity import whole
-from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.model.views import ContainerView, PodView, whole
 from hami_plugin.protocol.nodes import decode_json
 from hami_plugin.scheduler.engine.devices import WHOLE, Candidate, Charge, Context, DeviceState, Given, charge_request
 from hami_plugin.scheduler.engine.policy import (

@@ -12,8 +12,7 @@ from typing import Final
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
-from hami_plugin.model.links import Links
+from hami_plugin.model.device import Action, Device, Discovery, Fault, Links, Sighting
 from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.sdk import (
     Driver,

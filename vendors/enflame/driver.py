@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.model.device import Device, Discovery, Fault, Sighting
-from hami_plugin.model.links import Links
+from hami_plugin.model.device import Device, Discovery, Fault, Links, Sighting
 from hami_plugin.sdk import Driver, PollingDriver, distances, pci, read
 from hami_plugin.sdk.tools import LastKnown, lines
 from vendors.enflame.partitions import DrsInstance, DrsState, Gcu

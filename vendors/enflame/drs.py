@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
-from hami_plugin.model.quantity import whole
-from hami_plugin.model.views import ContainerView, NodeView, PodView
+from hami_plugin.model.views import ContainerView, NodeView, PodView, whole
 from hami_plugin.protocol.grammar import INT64_MAX, from_json, object_of, objects, text_of, to_json
 from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.protocol.pods import encode_devices

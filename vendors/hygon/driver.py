@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from hami_plugin.host.paths import HostFiles, HostPaths
-from hami_plugin.model.device import Action, Device, Discovery, Fault, Sighting
-from hami_plugin.model.links import Links
+from hami_plugin.model.device import Action, Device, Discovery, Fault, Links, Sighting
 from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.sdk import Driver, PollingDriver, distances, pci, tools
 from hami_plugin.sdk.pci import PciDevice

@@ -10,8 +10,7 @@ from dataclasses import replace
 
 from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
-from hami_plugin.model.quantity import exact
-from hami_plugin.model.views import ContainerView, NodeView, PodView
+from hami_plugin.model.views import ContainerView, NodeView, PodView, exact
 from hami_plugin.protocol.grammar import bool_of, from_json, int_of, objects, text_of, to_json
 from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.scheduler.engine.devices import (

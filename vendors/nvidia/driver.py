@@ -12,8 +12,7 @@ from typing import Any
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.host.processes import hosts_processes_seen, owner_of
-from hami_plugin.model.device import Device, Discovery, Fault, Sighting
-from hami_plugin.model.links import NO_LINKS, Link, Links, symmetric
+from hami_plugin.model.device import NO_LINKS, Device, Discovery, Fault, Link, Links, Sighting, symmetric
 from hami_plugin.model.usage import MAX_PROCESSES, DeviceLoad, DeviceProcess
 from hami_plugin.process.log import logger
 from hami_plugin.sdk import HealthEvent

@@ -14,8 +14,7 @@ from hami_plugin.config.settings import AbsolutePath
 from hami_plugin.config.vendors import ResourceName, TreeSettings, setting
 from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError
 from hami_plugin.host.paths import HostFiles, HostPaths
-from hami_plugin.model.device import Device, Discovery, Fault, Sighting
-from hami_plugin.model.links import Links
+from hami_plugin.model.device import Device, Discovery, Fault, Links, Sighting
 from hami_plugin.model.placement import Assignment
 from hami_plugin.protocol.nodes import DeviceInfo, decode_json
 from hami_plugin.scheduler.engine.devices import Context, DeviceState, Piece

@@ -12,8 +12,7 @@ from typing import Any
 
 from hami_plugin.cli.fit.inquiry import FitAnswer, Inquiry, decision_annotations
 from hami_plugin.model.placement import Grant
-from hami_plugin.model.quantity import whole
-from hami_plugin.model.views import ContainerView, NodeView, PodView
+from hami_plugin.model.views import ContainerView, NodeView, PodView, whole
 from hami_plugin.protocol.nodes import refusal_of
 from hami_plugin.render.tables import aligned
 from hami_plugin.scheduler.engine.devices import Charge, Context, DeviceState, Quota

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from hami_plugin.model.links import NO_LINKS, PairScores
+from hami_plugin.model.device import NO_LINKS, PairScores
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.protocol.nodes import DeviceInfo

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from hami_plugin.model.links import NO_LINKS
+from hami_plugin.model.device import NO_LINKS
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.process.concurrency import Pausing, run_without_pauses

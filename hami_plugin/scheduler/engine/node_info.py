@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from hami_plugin.errors import WireError
-from hami_plugin.model.links import NO_LINKS, PairScores
-from hami_plugin.model.quantity import whole
-from hami_plugin.model.views import NodeView, PodView
+from hami_plugin.model.device import NO_LINKS, PairScores
+from hami_plugin.model.views import NodeView, PodView, whole
 from hami_plugin.protocol.grammar import in_range, printable
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.nodes import (

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from hami_plugin.model.quantity import whole
-from hami_plugin.model.views import ContainerView, NodeView, PodView
+from hami_plugin.model.views import ContainerView, NodeView, PodView, whole
 from hami_plugin.process.concurrency import Pausing, run_without_pauses
 from hami_plugin.scheduler.engine.devices import Given, NodeInfo
 from hami_plugin.sdk import Family

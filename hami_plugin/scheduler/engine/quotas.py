@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from hami_plugin.model.quantity import whole
-from hami_plugin.model.views import PodView
+from hami_plugin.model.views import PodView, whole
 from hami_plugin.scheduler.engine.devices import PodAllocation, Quota, effective_holding
 from hami_plugin.scheduler.engine.fit import Demands, pod_demands
 from hami_plugin.scheduler.engine.node_info import pod_allocations, scheduling_policies

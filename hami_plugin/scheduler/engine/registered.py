@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from hami_plugin.errors import WireError
 from hami_plugin.model.device import MAX_DEVICES
-from hami_plugin.model.quantity import whole
-from hami_plugin.model.views import NodeView
+from hami_plugin.model.views import NodeView, whole
 from hami_plugin.protocol.nodes import DeviceInfo
 
 Decode = Callable[[str], tuple[DeviceInfo, ...]]

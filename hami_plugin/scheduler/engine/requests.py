@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hami_plugin.model.quantity import exact, whole
-from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.model.views import ContainerView, PodView, exact, whole
 from hami_plugin.protocol.nodes import DeviceInfo
 
 

@@ -24,7 +24,7 @@ from itertools import accumulate, chain, combinations
 from math import comb, prod
 from operator import itemgetter
 
-from hami_plugin.model.links import Links
+from hami_plugin.model.device import Links
 
 MAX_KEPT = 1 << 18
 """Numbers in the questions that are kept: some 2 MiB, 9,000 questions about eight devices."""

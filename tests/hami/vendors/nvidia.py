@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import permutations
 
-from hami_plugin.model.links import Link, symmetric
+from hami_plugin.model.device import Link, symmetric
 from hami_plugin.protocol.nodes import MigProfile
 from hami_plugin.scheduler.engine.devices import ORDER_KEY, Candidate, Context, DeviceState, Slice, charge_request
 from hami_plugin.scheduler.engine.fit import collect_candidates, device_checker

@@ -8,7 +8,7 @@ import hypothesis
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from hami_plugin.model.links import Link, Links
+from hami_plugin.model.device import Link, Links
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.keys import ASSIGNED_NODE

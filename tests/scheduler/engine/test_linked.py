@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 import hami_plugin.simulation
 from hami_plugin.allocation.identity import HeldShares, PodReader, choose_preferred
-from hami_plugin.model.device import Snapshot
-from hami_plugin.model.links import NO_LINKS, Link, Links
+from hami_plugin.model.device import NO_LINKS, Link, Links, Snapshot
 from hami_plugin.model.machine import machine
 from hami_plugin.model.views import PodView
 from hami_plugin.protocol.nodes import DeviceInfo

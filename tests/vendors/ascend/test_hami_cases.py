@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.model.quantity import whole
-from hami_plugin.model.views import ContainerView
+from hami_plugin.model.views import ContainerView, whole
 from hami_plugin.scheduler.engine.devices import Context
 from hami_plugin.scheduler.engine.fit import Granted, fit
 from hami_plugin.scheduler.engine.policy import Policy

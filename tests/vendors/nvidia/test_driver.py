@@ -12,8 +12,7 @@ from structlog.testing import capture_logs
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.model.device import Action
-from hami_plugin.model.links import Links
+from hami_plugin.model.device import Action, Links
 from hami_plugin.model.usage import DeviceProcess, ProcessOwner
 from vendors.nvidia.driver import NvmlDriver, library_places
 from vendors.nvidia.settings import NvidiaSettings

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.model.links import Link, Links, symmetric
+from hami_plugin.model.device import Link, Links, symmetric
 from tests.support.hami import Json, asks
 from vendors.nvidia.driver import NvLink, lanes, link, measured
 from vendors.nvidia.host import pci_address

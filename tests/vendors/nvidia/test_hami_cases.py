@@ -8,7 +8,7 @@ from itertools import combinations
 import pytest
 from pydantic import ValidationError
 
-from hami_plugin.model.links import Link, Links, symmetric
+from hami_plugin.model.device import Link, Links, symmetric
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.nodes import DeviceInfo, MigProfile, decode_scores, encode_scores
 from hami_plugin.scheduler.engine.devices import Candidate, Charge, Context, DeviceState, Quota, Slice, idle_state

@@ -19,8 +19,7 @@ from hami_plugin.allocation.identity import (
     choose_preferred,
     identify,
 )
-from hami_plugin.model.device import Device, Snapshot, physical_id
-from hami_plugin.model.links import NO_LINKS
+from hami_plugin.model.device import NO_LINKS, Device, Snapshot, physical_id
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.pods import DecidedShare, Question, decided_shares, decode_devices, encode_devices, erase

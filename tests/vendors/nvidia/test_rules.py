@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.model.links import Link, Links
+from hami_plugin.model.device import Link, Links
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.nodes import DeviceInfo, MigProfile
 from hami_plugin.scheduler.engine.devices import Context, DeviceState, Quota
