@@ -10,15 +10,219 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any, TypeAlias
 
-from cdi.blocks import yaml_text
-from cdi.errors import InvalidSpecError, Problem
-from cdi.plain import plain_spec, spec_of
-from cdi.spec import Spec
-from cdi.validate import problems, traps
+from cdi.errors import InvalidNameError, InvalidSpecError, Problem
+from cdi.names import Kind
+from cdi.spec import ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, Spec, SpecDevice
+from cdi.validate import least_version, problems, traps
+
+# Starts with a letter or "/", has no space, and no ":" at its end: nothing but a text, in every version of YAML ...
+_BARE = re.compile(r"[A-Za-z/]([A-Za-z0-9_./=,@+:-]*[A-Za-z0-9_./=,@+-])?", re.ASCII)
+# ... unless some YAML version reads it as a boolean or null.
+_RESERVED = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+_SHORT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+
+def yaml_text(value: object) -> str:
+    """A document of mappings, lists, texts, numbers and truth values."""
+    return "".join(f"{line}\n" for line in _lines(value))
+
+
+def _lines(value: object) -> Iterator[str]:
+    match value:
+        case Mapping() if value:
+            for key, entry in value.items():
+                yield from _mapping_entry(_scalar(key), entry)
+        case list() if value:
+            for entry in value:
+                first, *others = _lines(entry)
+                yield f"- {first}"
+                yield from (f"  {line}" for line in others)
+        case _:
+            yield _scalar(value)
+
+
+def _mapping_entry(key: str, value: object) -> Iterator[str]:
+    if isinstance(value, (Mapping, list)) and value:
+        yield f"{key}:"
+        yield from (f"  {line}" for line in _lines(value))
+    else:
+        yield f"{key}: {_scalar(value)}"
+
+
+def _scalar(value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case str():
+            bare = _BARE.fullmatch(value) and value.lower() not in _RESERVED
+            return value if bare else f'"{"".join(map(_quoted, value))}"'
+        case Mapping():
+            return "{}"
+        case list():
+            return "[]"
+        case _:
+            raise TypeError(f"{value!r} has no place in a document; use mappings, lists, texts, numbers, true or false")
+
+
+def _quoted(character: str) -> str:
+    if character in _SHORT:
+        return _SHORT[character]
+    if character.isprintable():
+        return character
+    code = ord(character)
+    return f"\\u{code:04X}" if code <= 0xFFFF else f"\\U{code:08X}"
+
+
+_NODE = {
+    "path": "path",
+    "hostPath": "host_path",
+    "type": "type",
+    "major": "major",
+    "minor": "minor",
+    "fileMode": "file_mode",
+    "permissions": "permissions",
+    "uid": "uid",
+    "gid": "gid",
+}
+_INTEL_RDT = {
+    "closID": "clos_id",
+    "l3CacheSchema": "l3_cache_schema",
+    "memBwSchema": "mem_bw_schema",
+    "enableCMT": "enable_cmt",
+    "enableMBM": "enable_mbm",
+}
+
+
+def plain_spec(spec: Spec) -> dict[str, Any]:
+    """The document of ``spec``, with the least version. What is empty or absent is left out."""
+    document = {
+        "kind": str(spec.kind),
+        **_present(annotations=dict(spec.annotations), containerEdits=plain_edits(spec.edits)),
+        "devices": [
+            {
+                "name": device.name,
+                **_present(annotations=dict(device.annotations)),
+                "containerEdits": plain_edits(device.edits),
+            }
+            for device in spec.devices
+        ],
+    }
+    return {"cdiVersion": least_version(document), **document}
+
+
+def plain_edits(edits: ContainerEdits) -> dict[str, Any]:
+    rdt = edits.intel_rdt
+    return {
+        **_present(
+            env=[_variable(name, value) for name, value in edits.env.items()],
+            deviceNodes=[_present(**_renamed(node, _NODE)) for node in edits.device_nodes],
+            mounts=[_plain_mount(mount) for mount in edits.mounts],
+            hooks=[_plain_hook(hook) for hook in edits.hooks],
+            additionalGids=list(edits.additional_gids),
+        ),
+        **({} if rdt is None else {"intelRdt": {k: v for k, v in _renamed(rdt, _INTEL_RDT).items() if v}}),
+    }
+
+
+def spec_of(document: Mapping[str, Any]) -> Spec:
+    """The spec of a document that the validator has accepted."""
+    return Spec(
+        kind=Kind.parse(document["kind"]),
+        annotations=dict(document.get("annotations") or {}),
+        edits=edits_of(document.get("containerEdits")),
+        devices=tuple(
+            SpecDevice(
+                name=device["name"],
+                annotations=dict(device.get("annotations") or {}),
+                edits=edits_of(device["containerEdits"]),
+            )
+            for device in document["devices"]
+        ),
+    )
+
+
+def edits_of(document: Mapping[str, Any] | None) -> ContainerEdits:
+    if document is None:
+        return ContainerEdits()
+    rdt = document.get("intelRdt")
+    return ContainerEdits(
+        env=dict(_split(variable) for variable in document.get("env") or ()),
+        device_nodes=tuple(
+            # In a document the absence of permissions means all of them.
+            DeviceNode(**{"permissions": "", **_named(node, _NODE)})
+            for node in document.get("deviceNodes") or ()
+        ),
+        mounts=tuple(_mount_of(mount) for mount in document.get("mounts") or ()),
+        hooks=tuple(_hook_of(hook) for hook in document.get("hooks") or ()),
+        additional_gids=tuple(document.get("additionalGids") or ()),
+        intel_rdt=None if rdt is None else IntelRdt(**_named(rdt, _INTEL_RDT)),
+    )
+
+
+def _plain_mount(mount: Mount) -> dict[str, Any]:
+    return {
+        "hostPath": mount.host_path,
+        "containerPath": mount.container_path,
+        **_present(options=[*(["ro"] if mount.read_only else []), *mount.options], type=mount.type),
+    }
+
+
+def _mount_of(document: Mapping[str, Any]) -> Mount:
+    options = document.get("options") or ()
+    access = [option for option in options if option in ("ro", "rw")]
+    return Mount(
+        host_path=document["hostPath"],
+        container_path=document["containerPath"],
+        read_only=access[-1:] == ["ro"],
+        options=tuple(option for option in options if option not in ("ro", "rw")),
+        type=document.get("type") or "",
+    )
+
+
+def _plain_hook(hook: Hook) -> dict[str, Any]:
+    required = {"hookName": hook.name, "path": hook.path}
+    return {**required, **_present(args=list(hook.args), env=list(hook.env), timeout=hook.timeout_s)}
+
+
+def _hook_of(document: Mapping[str, Any]) -> Hook:
+    return Hook(
+        name=document["hookName"],
+        path=document["path"],
+        args=tuple(document.get("args") or ()),
+        env=tuple(document.get("env") or ()),
+        timeout_s=document.get("timeout"),
+    )
+
+
+def _present(**values: object) -> dict[str, Any]:
+    """Without what is empty. Zero is not: a device may have minor 0."""
+    return {name: value for name, value in values.items() if value not in (None, "", [], {})}
+
+
+def _renamed(value: object, names: Mapping[str, str]) -> dict[str, Any]:
+    return {theirs: getattr(value, ours) for theirs, ours in names.items()}
+
+
+def _named(document: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {names[theirs]: value for theirs, value in document.items() if value is not None}
+
+
+def _variable(name: str, value: str) -> str:
+    if "=" in name:
+        raise InvalidNameError(f'variable "{name}" has "=" in its name')
+    return f"{name}={value}"
+
+
+def _split(variable: str) -> tuple[str, str]:
+    name, _, value = variable.partition("=")
+    return name, value
+
 
 EXTENSIONS = (".json", ".yaml")
 """Of spec files. Runtimes ignore all others, even ``.yml``."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from posixpath import normpath
 from typing import Any, TypeAlias
 
-from cdi.edits import ContainerEdits, DeviceNode, Hook, IntelRdt, Mount
 from cdi.errors import InjectionError
+from cdi.spec import ContainerEdits, DeviceNode, Hook, IntelRdt, Mount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from cdi.documents import YamlReader, read
-from cdi.edits import ContainerEdits
 from cdi.errors import InvalidNameError, InvalidSpecError, Problem, UnresolvableError
 from cdi.names import QualifiedName
-from cdi.spec import Spec, SpecDevice
+from cdi.spec import ContainerEdits, Spec, SpecDevice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

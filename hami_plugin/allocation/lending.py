@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from cdi.edits import ContainerEdits
+from cdi.spec import ContainerEdits
 from hami_plugin.allocation.capacity import NodeState, OfferedDevices
 from hami_plugin.allocation.preparation import deliver_answer
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError

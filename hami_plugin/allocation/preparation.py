@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdi.edits import ContainerEdits
+from cdi.spec import ContainerEdits
 from hami_plugin.allocation.capacity import DeviceFacts, NodeState
 from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.allocation.settlement import Refusals

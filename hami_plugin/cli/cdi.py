@@ -160,9 +160,8 @@ def resolve(names: Sequence[str], directories: Sequence[Path], **options: Any) -
     A name is vendor/class=device, as `hami-plugin cdi list` prints it; the device alone is enough if only one kind has
     it. If a name does not resolve, nothing is printed and the exit status is 1: no container would start.
     """
-    from cdi.blocks import yaml_text  # noqa: PLC0415
+    from cdi.documents import plain_edits, yaml_text  # noqa: PLC0415
     from cdi.errors import UnresolvableError  # noqa: PLC0415
-    from cdi.plain import plain_edits  # noqa: PLC0415
     from hami_plugin.cli.cdi_specs import full_name  # noqa: PLC0415
 
     found = _view(directories, options)

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdi.directories import read_directories
 from cdi.documents import write
 from cdi.registry import Registry, SpecFile, registry
 from cdi.spec import Spec
+from cdi.store import read_directories
 from hami_plugin.cli.snapshot import snapshot_of
 from hami_plugin.daemon.startup import Options, open_drivers, plan
 from hami_plugin.errors import DriverUnavailableError, HamiError

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from cdi.directories import load
-from cdi.edits import ContainerEdits
 from cdi.errors import CdiError
 from cdi.names import QualifiedName
+from cdi.spec import ContainerEdits
+from cdi.store import load
 from hami_plugin.demo.node import CONFIGURATION, SimulatedNode, Tile
 from hami_plugin.demo.steps import CORES, MEMORY_MIB, NOTE, UNSHOWN, Facts, Step, require
 from hami_plugin.dra.explanation import Selection, verdicts

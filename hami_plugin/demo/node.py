@@ -18,7 +18,7 @@ from typing import Any
 
 import aiohttp
 
-from cdi.edits import ContainerEdits
+from cdi.spec import ContainerEdits
 from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
 from hami_plugin.cli.snapshot import snapshot_of
 from hami_plugin.daemon.startup import StartPlan, decide_handover, plan

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cdi.edits import ContainerEdits
+from cdi.spec import ContainerEdits
 from hami_plugin.allocation.allocator import question_of
 from hami_plugin.demo.node import SimulatedNode
 from hami_plugin.errors import HamiError

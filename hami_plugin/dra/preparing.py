@@ -18,10 +18,9 @@ from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from cdi.documents import to_json
-from cdi.edits import ContainerEdits
 from cdi.errors import CdiError
 from cdi.names import Kind
-from cdi.spec import Spec, SpecDevice
+from cdi.spec import ContainerEdits, Spec, SpecDevice
 from hami_plugin.allocation.capacity import NodeState
 from hami_plugin.dra.claims import (
     Claim,

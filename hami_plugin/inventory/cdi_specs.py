@@ -13,14 +13,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from cdi.directories import load
 from cdi.documents import to_json
-from cdi.edits import ContainerEdits
 from cdi.errors import CdiError
 from cdi.names import Kind, device_problem
 from cdi.registry import Registry
-from cdi.spec import Spec, SpecDevice
-from cdi.store import Changes, Store
+from cdi.spec import ContainerEdits, Spec, SpecDevice
+from cdi.store import Changes, Store, load
 from hami_plugin.errors import HamiError
 from hami_plugin.host.bounded_yaml import read_yaml
 from hami_plugin.host.paths import HostFiles

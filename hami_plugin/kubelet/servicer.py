@@ -16,7 +16,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 import grpc
 
-from cdi.edits import ContainerEdits, DeviceNode, Mount
+from cdi.spec import ContainerEdits, DeviceNode, Mount
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.kubelet.api import deviceplugin_pb2 as pb
 from hami_plugin.kubelet.api import deviceplugin_pb2_grpc as rpc

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from cdi.edits import ContainerEdits
+from cdi.spec import ContainerEdits
 
 
 class Way(StrEnum):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdi.edits import ContainerEdits, DeviceNode, Mount
+from cdi.spec import ContainerEdits, DeviceNode, Mount
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import DEV, HostFiles
 

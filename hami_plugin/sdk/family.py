@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from cdi.edits import ContainerEdits
-from cdi.spec import Spec
+from cdi.spec import ContainerEdits, Spec
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.delivery import Delivery

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cdi.edits import ContainerEdits
+from cdi.spec import ContainerEdits
 from hami_plugin.errors import DriverReason, DriverUnavailableError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device, Discovery, Fault, Links, Sighting

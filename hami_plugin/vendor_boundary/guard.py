@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from cdi.edits import ContainerEdits
+from cdi.spec import ContainerEdits
 from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError, VendorError
 from hami_plugin.model.device import MAX_DEVICES, Action, Device, Discovery, Fault, Link, Links, Sighting
 from hami_plugin.model.placement import Grant

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdi.edits import ContainerEdits, DeviceNode
+from cdi.spec import ContainerEdits, DeviceNode
 from hami_plugin.allocation.preparation import build_answer
 from hami_plugin.model.delivery import ANSWERED_FOR, Answer, Delivery, Way
 from hami_plugin.model.device import Device

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cdi.edits import ContainerEdits
+from cdi.spec import ContainerEdits
 from hami_plugin.allocation.lending import LendingPlugin
 from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.model.delivery import Delivery, Way

@@ -8,15 +8,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdi.blocks import yaml_text
-from cdi.documents import read, to_json, to_yaml, write
-from cdi.edits import ContainerEdits, DeviceNode, Mount
+from cdi.documents import plain_spec, read, to_json, to_yaml, write, yaml_text
 from cdi.errors import InvalidNameError, InvalidSpecError
 from cdi.names import Kind
-from cdi.plain import plain_spec
-from cdi.spec import Spec, SpecDevice
-from cdi.validate import problems, traps
-from cdi.version import VERSIONS, least_version
+from cdi.spec import ContainerEdits, DeviceNode, Mount, Spec, SpecDevice
+from cdi.validate import VERSIONS, least_version, problems, traps
 from tests.support.specs import spec, specs, words
 
 plain = st.recursive(

@@ -2,7 +2,7 @@
 
 from hypothesis import given
 
-from cdi.edits import ContainerEdits, DeviceNode, Hook, IntelRdt, Mount
+from cdi.spec import ContainerEdits, DeviceNode, Hook, IntelRdt, Mount
 from tests.support.specs import edits
 
 

@@ -3,9 +3,9 @@
 import pytest
 from hypothesis import given
 
-from cdi.edits import ContainerEdits, DeviceNode, Hook, IntelRdt, Mount
 from cdi.errors import InjectionError
 from cdi.inject import HostNode, inject
+from cdi.spec import ContainerEdits, DeviceNode, Hook, IntelRdt, Mount
 from tests.support.specs import edits as any_edits
 
 NODES = {"/dev/gpu0": HostNode(type="c", major=195, minor=0), "/dev/disk": HostNode(type="b", major=8, minor=1)}

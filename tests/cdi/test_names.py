@@ -4,9 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdi.annotations import annotated, annotation_key, annotation_value
 from cdi.errors import InvalidNameError
-from cdi.names import Kind, QualifiedName, class_problem, device_problem, vendor_problem
+from cdi.names import (
+    Kind,
+    QualifiedName,
+    annotated,
+    annotation_key,
+    annotation_value,
+    class_problem,
+    device_problem,
+    vendor_problem,
+)
 from tests.support.specs import kinds, names
 
 qualified = st.builds(QualifiedName, kind=kinds, device=names)

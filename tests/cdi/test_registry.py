@@ -5,13 +5,13 @@ import os
 import pytest
 import yaml
 
-from cdi.directories import DIRECTORIES, host_node, load, read_directories
 from cdi.documents import to_json, write
-from cdi.edits import ContainerEdits, Hook
 from cdi.errors import UnresolvableError
 from cdi.inject import HostNode
 from cdi.names import QualifiedName
 from cdi.registry import SpecFile, registry
+from cdi.spec import ContainerEdits, Hook
+from cdi.store import DIRECTORIES, host_node, load, read_directories
 from tests.support.specs import spec
 
 ETC, RUN = 0, 1

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from cdi.directories import load
 from cdi.documents import to_json
 from cdi.errors import StoreError
 from cdi.names import QualifiedName
-from cdi.store import Calls, Changes, Store
+from cdi.store import Calls, Changes, Store, load
 from tests.support.specs import spec
 
 ROOT = Path(__file__).parents[2]

@@ -4,8 +4,8 @@ import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cdi.directories import load
 from cdi.names import QualifiedName
+from cdi.store import load
 from hami_plugin.allocation.ledger import Journal, JournalWriter
 from hami_plugin.dra.prepared import ClaimFiles, PreparedClaims
 from hami_plugin.dra.preparing import ClaimPreparer, ClaimRef, PreparingTiming

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from cdi.directories import load
 from cdi.documents import to_json
-from cdi.edits import ContainerEdits
+from cdi.spec import ContainerEdits
+from cdi.store import load
 from hami_plugin.dra.claims import ClaimError
 from hami_plugin.dra.explanation import Selection, verdicts
 from hami_plugin.dra.slices import device_entry, offered_devices

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager, suppress
 
 import yaml
 
-from cdi.directories import load
 from cdi.names import QualifiedName
+from cdi.store import load
 from hami_plugin.demo.node import GUARD_S
 from hami_plugin.model.views import pod_view
 from hami_plugin.simulation.allocation import allocate, deallocate, pool_slices

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cdi.annotations import annotated
-from cdi.directories import load
+from cdi.names import annotated
+from cdi.store import load
 from hami_plugin.inventory.cdi_specs import file_name
 from tests.e2e.disks import small_disk
 from tests.e2e.manifests import asking, manifest, small

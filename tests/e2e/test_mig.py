@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cdi.annotations import annotated
-from cdi.directories import load
+from cdi.names import annotated
+from cdi.store import load
 from hami_plugin.model.views import pod_view
 from hami_plugin.simulation.kubelet import AdmissionError
 from tests.e2e.manifests import asking, manifest

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from cdi.edits import ContainerEdits
+from cdi.spec import ContainerEdits
 from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger
 from hami_plugin.demo.node import NODE, SimulatedNode

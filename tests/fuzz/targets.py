@@ -20,11 +20,10 @@ from typing import Any
 import msgspec
 from google.protobuf.message import DecodeError
 
-from cdi.annotations import annotated
 from cdi.documents import to_json, write
 from cdi.errors import CdiError, InjectionError, InvalidNameError
 from cdi.inject import inject
-from cdi.names import Kind, QualifiedName
+from cdi.names import Kind, QualifiedName, annotated
 from cdi.registry import SpecFile, registry
 from hami_plugin.allocation.allocator import question_of
 from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger

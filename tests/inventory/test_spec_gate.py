@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from cdi.edits import ContainerEdits, DeviceNode
+from cdi.spec import ContainerEdits, DeviceNode
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.inventory.cdi_specs import SpecFiles, SpecGate, SpecTiming, file_name, remove_stale_specs

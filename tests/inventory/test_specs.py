@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cdi.documents import to_json
-from cdi.edits import ContainerEdits, DeviceNode
 from cdi.names import Kind
 from cdi.registry import SpecFile, registry
+from cdi.spec import ContainerEdits, DeviceNode
 from hami_plugin.inventory.cdi_specs import CONFLICT, MISSING, DescribedDevice, specification, unresolved_faults
 from tests.support.builders import device, uuid
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cdi.edits import ContainerEdits
+from cdi.spec import ContainerEdits
 from hami_plugin.kubelet.endpoint import Endpoint, EndpointTiming
 from hami_plugin.kubelet.listener import Listener
 from hami_plugin.kubelet.servicer import DevicePluginServicer

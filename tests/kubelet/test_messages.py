@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdi.edits import ContainerEdits, DeviceNode, Mount
+from cdi.spec import ContainerEdits, DeviceNode, Mount
 from hami_plugin.kubelet.servicer import (
     MAX_LIST,
     OversizedListError,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from cdi.annotations import annotated
+from cdi.names import annotated
 from hami_plugin.demo.node import CONFIGURATION, NODE, SimulatedNode, simulated_node
 from hami_plugin.kubelet.servicer import allocate_response
 from hami_plugin.model.views import NodeView, PodView, pod_view

@@ -6,13 +6,11 @@ import stat
 
 import pytest
 
-from cdi.directories import load
 from cdi.documents import to_json
-from cdi.edits import ContainerEdits, DeviceNode, Mount
 from cdi.errors import UnresolvableError
 from cdi.names import Kind
-from cdi.spec import Spec, SpecDevice
-from cdi.store import Store
+from cdi.spec import ContainerEdits, DeviceNode, Mount, Spec, SpecDevice
+from cdi.store import Store, load
 from tests.runtimes.wanted import RefusedError, Wanted
 
 KIND = Kind(vendor="hami-plugin.test", cls="accelerator")

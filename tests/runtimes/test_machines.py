@@ -10,8 +10,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from cdi.directories import load
 from cdi.inject import HostNode, inject
+from cdi.store import load
 from hami_plugin.cli import main
 from tests.runtimes.inside import Inside
 from tests.runtimes.machines import MACHINES, NODE, Machine

@@ -10,8 +10,7 @@ import yaml
 from cdi.documents import read, to_json
 from cdi.errors import InvalidSpecError
 from cdi.names import Kind
-from cdi.validate import problems, traps
-from cdi.version import VERSIONS
+from cdi.validate import VERSIONS, problems, traps
 from hami_plugin.host.bounded_yaml import read_yaml
 from tests.runtimes.containerd import Containerd, CrashedError
 from tests.runtimes.enclosure import enclosed

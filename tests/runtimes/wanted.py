@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from cdi.edits import DeviceNode, Mount
+from cdi.spec import DeviceNode, Mount
 from hami_plugin.kubelet.api import deviceplugin_pb2 as api
 from tests.runtimes import image
 from tests.runtimes.inside import Inside

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from cdi.edits import DeviceNode
+from cdi.spec import DeviceNode
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.sdk.device_nodes import DeviceNodes

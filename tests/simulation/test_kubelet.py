@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cdi.edits import ContainerEdits
+from cdi.spec import ContainerEdits
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.kubelet.endpoint import Endpoint, RegistrationError, register
 from hami_plugin.kubelet.holders import CheckpointFile, PodResourcesClient

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from cdi.edits import ContainerEdits, Mount
+from cdi.spec import ContainerEdits, Mount
 from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.model.delivery import Answer

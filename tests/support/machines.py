@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from cdi.edits import ContainerEdits
+from cdi.spec import ContainerEdits
 from hami_plugin.demo.node import install_core
 from hami_plugin.demo.steps import part
 from hami_plugin.errors import RefusedError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from cdi.edits import ContainerEdits
+from cdi.spec import ContainerEdits
 from hami_plugin.errors import WireError
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.model.placement import Assignment

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from cdi.edits import ContainerEdits
-from cdi.plain import plain_edits
+from cdi.documents import plain_edits
+from cdi.spec import ContainerEdits
 from hami_plugin.allocation.allocator import question_of
 from hami_plugin.allocation.capacity import beyond_request
 from hami_plugin.allocation.preparation import build_answer

@@ -2,9 +2,8 @@
 
 from hypothesis import strategies as st
 
-from cdi.edits import HOOK_NAMES, ContainerEdits, DeviceNode, Hook, IntelRdt, Mount
 from cdi.names import Kind
-from cdi.spec import Spec, SpecDevice
+from cdi.spec import HOOK_NAMES, ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, Spec, SpecDevice
 
 UINT32 = st.integers(0, 2**32 - 1)
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cdi.edits import ContainerEdits
+from cdi.spec import ContainerEdits
 from hami_plugin.allocation.allocator import Allocator, question_of
 from hami_plugin.allocation.capacity import AllocationRules, NodeState
 from hami_plugin.allocation.ledger import Journal, JournalWriter, Ledger

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
-from cdi.edits import ContainerEdits, Mount
+from cdi.spec import ContainerEdits, Mount
 from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.model.device import Device, Snapshot

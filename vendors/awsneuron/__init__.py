@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from cdi.edits import ContainerEdits
+from cdi.spec import ContainerEdits
 from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.model.device import Device

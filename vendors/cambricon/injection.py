@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from cdi.edits import ContainerEdits, Mount
+from cdi.spec import ContainerEdits, Mount
 from hami_plugin.errors import HamiError
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.model.delivery import Way

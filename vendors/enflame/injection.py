@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 
-from cdi.edits import ContainerEdits, Mount
+from cdi.spec import ContainerEdits, Mount
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.model.delivery import Delivery, Way

@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from cdi.edits import ContainerEdits, Mount
+from cdi.spec import ContainerEdits, Mount
 from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device, Snapshot

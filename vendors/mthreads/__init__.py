@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import Field
 
-from cdi.edits import ContainerEdits
+from cdi.spec import ContainerEdits
 from hami_plugin.config.settings import AbsolutePath
 from hami_plugin.config.vendors import ResourceName, ToolSettings, TrustSettings, setting
 from hami_plugin.host.paths import HostFiles, HostPaths

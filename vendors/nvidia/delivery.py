@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from cdi.edits import ContainerEdits, DeviceNode, Mount
+from cdi.spec import ContainerEdits, DeviceNode, Mount
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.model.delivery import Delivery, Way
 from vendors.nvidia.host import VISIBLE, VOID

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cdi.edits import ContainerEdits, Hook, Mount
+from cdi.spec import ContainerEdits, Hook, Mount
 from vendors.nvidia.host_files import RootedTree, loader_entries
 
 _USUAL_LIBRARIES = (

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cdi.edits import ContainerEdits
+from cdi.spec import ContainerEdits
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError, WireError
 from hami_plugin.host.paths import HostFiles
 from hami_plugin.model.delivery import Delivery, Way

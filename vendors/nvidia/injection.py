@@ -20,10 +20,9 @@ from types import MappingProxyType
 from typing import Final
 
 from cdi.documents import read
-from cdi.edits import ContainerEdits, DeviceNode, Mount
 from cdi.errors import CdiError
 from cdi.names import Kind, device_problem
-from cdi.spec import Spec, SpecDevice
+from cdi.spec import ContainerEdits, DeviceNode, Mount, Spec, SpecDevice
 from hami_plugin.errors import HamiError, RefusalReason, RefusedError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.delivery import Delivery

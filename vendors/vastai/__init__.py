@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
-from cdi.edits import ContainerEdits
+from cdi.spec import ContainerEdits
 from hami_plugin.config.settings import AbsolutePath
 from hami_plugin.config.vendors import ResourceName, TreeSettings, setting
 from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError

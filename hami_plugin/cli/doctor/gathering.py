@@ -20,8 +20,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from cdi.directories import load
 from cdi.errors import CdiError
+from cdi.store import load
 from hami_plugin import __version__
 from hami_plugin.cli.doctor.asking import OPENING_S, PAGE_S, daemons_page, daemons_url, within
 from hami_plugin.cli.doctor.confinement import confined, confinement

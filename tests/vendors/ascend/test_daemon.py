@@ -9,7 +9,7 @@ from importlib import resources
 import pytest
 import yaml
 
-from cdi.directories import load
+from cdi.store import load
 from hami_plugin.demo.node import CONFIGURATION, NODE, SimulatedNode, simulated_node
 from hami_plugin.demo.play import play
 from hami_plugin.demo.steps import container, pod

@@ -11,8 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from cdi.documents import read
-from cdi.plain import plain_edits
+from cdi.documents import plain_edits, read
 from hami_plugin.allocation.preparation import build_answer
 from hami_plugin.cli.main import main
 from hami_plugin.errors import ConfigError, HamiError, RefusedError

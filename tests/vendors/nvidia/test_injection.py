@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cdi.edits import DeviceNode, Mount
+from cdi.spec import DeviceNode, Mount
 from hami_plugin.errors import RefusalReason, RefusedError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device

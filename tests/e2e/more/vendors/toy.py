@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from cdi.edits import ContainerEdits
+from cdi.spec import ContainerEdits
 from hami_plugin.config.settings import AbsolutePath
 from hami_plugin.config.vendors import ResourceName, ServedSettings, setting
 from hami_plugin.host.paths import HostFiles, HostPaths

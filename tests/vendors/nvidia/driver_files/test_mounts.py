@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cdi.edits import Hook, Mount
+from cdi.spec import Hook, Mount
 from vendors.nvidia.driver_files import (
     DriverFiles,
     HookProgram,
