@@ -50,14 +50,14 @@ Write = Callable[[HeldShare, Sequence[Grant]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish(Amounts):
+class ResizeRequest(Amounts):
     """Whose container is to have them."""
 
     namespace: str
     pod: str
 
 
-def wish_of(document: Mapping[str, Any]) -> Wish:
+def parse_resize_request(document: Mapping[str, Any]) -> ResizeRequest:
     """A wish as JSON has it. ``HamiError`` says what is wrong with it."""
     names = {key: document.get(key, "") for key in ("namespace", "pod", "container")}
     amounts = {"memory": MAX_MEMORY, "cores": ALL_CORES}
@@ -73,7 +73,7 @@ def wish_of(document: Mapping[str, Any]) -> Wish:
             raise HamiError(f"{key} {value!r:.40} is not from 1 to {most}")
     if document.get("memory") is None and document.get("cores") is None:
         raise HamiError("nothing is to change", hint="say how much memory or how many cores it is to have")
-    return Wish(**names, memory=document.get("memory"), cores=document.get("cores"))
+    return ResizeRequest(**names, memory=document.get("memory"), cores=document.get("cores"))
 
 
 class Resizer:
@@ -115,7 +115,7 @@ class Resizer:
             answered[RESIZE] = None
         try:
             amounts = parse_resize(text)
-            wish = Wish(
+            wish = ResizeRequest(
                 namespace=pod.namespace,
                 pod=pod.name,
                 container=amounts.container,
@@ -129,7 +129,7 @@ class Resizer:
             with suppress(ClusterError):  # its next version is looked at again
                 await self._tell(pod, refused)
 
-    async def resize(self, wish: Wish, beside: Mapping[str, str | None] | None = None) -> Mapping[str, Any]:
+    async def resize(self, wish: ResizeRequest, beside: Mapping[str, str | None] | None = None) -> Mapping[str, Any]:
         """Do it, and answer what was before and after. ``HamiError``: nothing has changed, and what to change.
 
         ``beside`` is what the pod's annotations say with it.
@@ -141,7 +141,7 @@ class Resizer:
         finally:
             self._waiting -= 1
 
-    async def _resize(self, wish: Wish, beside: Mapping[str, str | None]) -> Mapping[str, Any]:
+    async def _resize(self, wish: ResizeRequest, beside: Mapping[str, str | None]) -> Mapping[str, Any]:
         try:
             held, pod, question = self._found(wish)
             after = tuple(map(wish.of, held.grants))
@@ -248,7 +248,7 @@ class Resizer:
     def _question(self, resource: str) -> Question | None:
         return next((one for one in self.questions if one.resource == resource), None)
 
-    def _found(self, wish: Wish) -> tuple[HeldShare, PodView, Question]:
+    def _found(self, wish: ResizeRequest) -> tuple[HeldShare, PodView, Question]:
         """The share that is meant, of a pod that runs."""
         if self.closed:
             raise HamiError(self.closed, hint="ask again")
@@ -267,7 +267,7 @@ class Resizer:
             raise HamiError(f"no scheduler has decided what {name} has", hint="have HAMi's scheduler place it")
         return held, pod, question
 
-    def _meant(self, pod: PodView, wish: Wish) -> HeldShare:
+    def _meant(self, pod: PodView, wish: ResizeRequest) -> HeldShare:
         shares = self._node.ledger.held.of_pod(pod.uid)
         found = [one for one in shares if one.container == (wish.container or one.container) and not one.init]
         names = ", ".join(sorted({one.container for one in shares if not one.init})[:MAX_NAMED])

@@ -58,11 +58,11 @@ def forget_claim(url: str, uid: str) -> Mapping[str, Any]:
     return document
 
 
-def resize(url: str, wish: Mapping[str, Any]) -> Mapping[str, Any]:
+def resize(url: str, document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Have the daemon change what a container may use: ``resized``, ``why`` not, and what it has now."""
     where = f"{url.rstrip('/')}/debug/resize"
     headers = {"Hami-Plugin-Resize": "1", "Content-Type": "application/json"}
-    request = Request(where, method="POST", data=json.dumps(wish).encode(), headers=headers)  # noqa: S310  # as above
+    request = Request(where, method="POST", data=json.dumps(document).encode(), headers=headers)  # noqa: S310  # as above
     try:
         document = json.loads(_read(request, where, RESIZE_S, (HTTPStatus.CONFLICT, HTTPStatus.BAD_REQUEST)))
     except ValueError as error:

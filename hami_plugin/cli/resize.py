@@ -29,9 +29,9 @@ def resize(pod: str, *, container: str, gpumem: int | None, gpucores: int | None
     is undone. Memory counts at the next allocation; a process reads its cores when it starts.
     """
     namespace, slash, name = pod.rpartition("/")
-    wish = {"namespace": namespace if slash else "default", "pod": name, "container": container}
+    request = {"namespace": namespace if slash else "default", "pod": name, "container": container}
     amounts = {"memory": gpumem, "cores": gpucores}
-    answer = pages.resize(url, wish | {key: value for key, value in amounts.items() if value is not None})
+    answer = pages.resize(url, request | {key: value for key, value in amounts.items() if value is not None})
     if not answer["resized"]:
         raise HamiError(f"nothing was changed: {answer.get('why', '')}")
     if as_json:

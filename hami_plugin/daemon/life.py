@@ -245,11 +245,11 @@ class Life:
             return {"forgotten": False, "why": "another daemon serves this node"}
         return await self._daemon.node.forget_claim(uid)
 
-    async def resize(self, wish: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def resize(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """Change what a container that runs may use of its devices."""
         if self._daemon is None or self._handed_over:
             return {"resized": False, "why": "another daemon serves this node; ask again"}
-        return await self._daemon.node.resize(wish)
+        return await self._daemon.node.resize(request)
 
     async def refresh(self) -> None:
         """Read what the daemon's metrics show."""

@@ -19,7 +19,7 @@ from hami_plugin.allocation.capacity import AS_HAMI, EXACTLY, AllocationRules, N
 from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.allocation.pods import PodTable
 from hami_plugin.allocation.recovery import KubeletAccount, Recovery
-from hami_plugin.allocation.resizing import Resizer, wish_of
+from hami_plugin.allocation.resizing import Resizer, parse_resize_request
 from hami_plugin.allocation.settlement import LockReaper, Settlement, lock_age
 from hami_plugin.cluster.client import ApiServer
 from hami_plugin.config.changes import ConfigurationSource
@@ -52,20 +52,20 @@ from hami_plugin.process.concurrency import Watched
 from hami_plugin.process.log import logger
 from hami_plugin.telemetry.metrics import (
     ClaimDriver,
-    Claimed,
-    Costs,
-    Devices,
+    ClaimMetrics,
+    CostMetrics,
+    DeviceLoadMetrics,
+    DeviceMetrics,
     DeviceUserMetrics,
     FaultMetrics,
-    HamiUsage,
-    HardwareLoad,
-    HeldBack,
+    HamiUsageMetrics,
     Metrics,
     PartitionMetrics,
+    PriorityMetrics,
     ReadinessMetrics,
-    Remedies,
-    Resized,
-    Usage,
+    RemediationMetrics,
+    ResizeMetrics,
+    UsageMetrics,
 )
 
 log = logger(__name__)
@@ -248,26 +248,30 @@ class ServedNode:
 
     def shown(self, readiness: Callable[[], Mapping[str, str]]) -> tuple[Collector, ...]:
         """The present state as metrics, and whether the daemon is ready."""
-        devices = Devices(self._occupied, self._confirmed, lambda: self.account.readable)
+        devices = DeviceMetrics(self._occupied, self._confirmed, lambda: self.account.readable)
         condition = ReadinessMetrics(readiness, lambda: lock_age(self.live, datetime.now(tz=UTC)))
-        hami = (HamiUsage(self._usage),) if self.settings.hami_metrics else ()
+        hami = (HamiUsageMetrics(self._usage),) if self.settings.hami_metrics else ()
         return (
             devices,
             condition,
             FaultMetrics(self.fault_log, self._occupied),
-            Usage(self._usage),
-            HardwareLoad(
+            UsageMetrics(self._usage),
+            DeviceLoadMetrics(
                 self._occupied,
                 self.loads,
                 hami_node=self.settings.node_name if self.settings.hami_metrics else "",
             ),
             DeviceUserMetrics(self._occupied, self.loads, self.pods.get),
-            *((HeldBack(lambda: tuple(self._priorities.held_back.values())),) if self.settings.priority_loop else ()),
-            Resized(lambda: self.resizer.counts),
-            *((Remedies(lambda: self._remediation.counts),) if self.settings.remediation != "off" else ()),
-            *((Costs(self._counted_cost),) if self.settings.cost_metrics else ()),
+            *(
+                (PriorityMetrics(lambda: tuple(self._priorities.held_back.values())),)
+                if self.settings.priority_loop
+                else ()
+            ),
+            ResizeMetrics(lambda: self.resizer.counts),
+            *((RemediationMetrics(lambda: self._remediation.counts),) if self.settings.remediation != "off" else ()),
+            *((CostMetrics(self._counted_cost),) if self.settings.cost_metrics else ()),
             PartitionMetrics(self.serving.partitions),
-            Claimed(self._claim_drivers),
+            ClaimMetrics(self._claim_drivers),
             *hami,
         )
 
@@ -300,10 +304,10 @@ class ServedNode:
         """Every device with its containers and what they use, for ``hami-plugin top``."""
         return usage_document(self._occupied(), self._usage, self.loads, self.pods.get, self.settings.node_name)
 
-    async def resize(self, wish: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def resize(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """Change what a container that runs may use of its devices, for ``hami-plugin resize``."""
         try:
-            return await self.resizer.resize(wish_of(wish))
+            return await self.resizer.resize(parse_resize_request(request))
         except HamiError as error:
             return {"resized": False, "why": str(error)}
 

@@ -36,7 +36,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class RecordedEvent:
     """An Event, and when it was told, in seconds since 1970."""
 
     event: Event
@@ -83,7 +83,7 @@ class EventRecorder:
         clock: Callable[[], float] = time.monotonic,
         backoff: Backoff | None = None,
     ) -> None:
-        self.recent: deque[Written] = deque(maxlen=self.MAX_RECENT)
+        self.recent: deque[RecordedEvent] = deque(maxlen=self.MAX_RECENT)
         """The last Events, whether or not the API server has them."""
         self._cluster = cluster
         self._backoff = backoff or Backoff(first=1.0, cap=30.0)
@@ -168,7 +168,7 @@ class EventRecorder:
         key = (event.subject, event.reason, event.message)
         if now - self._reported.get(key, float("-inf")) < self.REPEAT_AFTER_S:
             return
-        self.recent.append(Written(event=event, time=time.time()))
+        self.recent.append(RecordedEvent(event=event, time=time.time()))
         if not event.warning and not self._take_success(now):
             return
         if len(self._reported) >= self.MAX_REPORTED:  # the older half goes; at worst an Event is repeated too early
@@ -197,7 +197,7 @@ def _worth_another_try(problem: ClusterError) -> bool:
     return problem.temporary and problem.status != HTTPStatus.FORBIDDEN
 
 
-def events_of(written: Iterable[Written]) -> list[dict[str, Any]]:
+def events_of(written: Iterable[RecordedEvent]) -> list[dict[str, Any]]:
     """Events, the newest first."""
     return [
         {

@@ -105,7 +105,7 @@ def by_device(occupied: Iterable[DeviceOccupancy], loads: Loads, known: Abstract
         yield UsageReading(source=source, held=held, usage=usage)
 
 
-class After(Protocol):
+class UsageObserver(Protocol):
     """What follows from each reading, on the event loop."""
 
     async def turn(
@@ -134,7 +134,7 @@ class UsageReader:
         self._host = host
         self._interval = interval
         self._clock = clock
-        self.after: After | None = None
+        self.after: UsageObserver | None = None
         self.further: Callable[[AbstractSet[Key]], Iterable[UsageReading]] = lambda _known: ()
         self._read: Sequence[UsageReading] = ()
         self.read_at: float | None = None

@@ -36,7 +36,7 @@ _PAGES = {
 }
 FORGET_HEADER, RESIZE_HEADER = "Hami-Plugin-Forget", "Hami-Plugin-Resize"
 """Of a request that changes something: no page in a browser can send it to another site unasked."""
-MAX_WISH_BYTES = 4096
+MAX_RESIZE_BYTES = 4096
 _CLAIM_UID = re.compile(r"[0-9a-zA-Z][-0-9a-zA-Z]{0,62}")
 _END = b"# EOF\n"
 """Of metrics in OpenMetrics' format."""
@@ -154,14 +154,14 @@ class Probes:
         assert self.resize
         if not _from_loopback(request) or RESIZE_HEADER not in request.headers:
             return _forbidden("this request")
-        text = await request.content.read(MAX_WISH_BYTES + 1)
+        text = await request.content.read(MAX_RESIZE_BYTES + 1)
         try:
-            wish = json.loads(text) if len(text) <= MAX_WISH_BYTES else None
+            body = json.loads(text) if len(text) <= MAX_RESIZE_BYTES else None
         except (ValueError, RecursionError):
-            wish = None
-        if not isinstance(wish, dict):
+            body = None
+        if not isinstance(body, dict):
             return _json({"resized": False, "why": "that is no JSON object of a few words"}, status=400)
-        answer = await self.resize(wish)
+        answer = await self.resize(body)
         return _json(answer, status=200 if answer["resized"] else 409)
 
 

@@ -252,7 +252,7 @@ NAMES = ("vendor", "family", "uuid", "index")
 HOLDER = ("namespace", "pod", "container")
 
 
-class Devices(Collector):
+class DeviceMetrics(Collector):
     """``confirmed`` is whether the kubelet lists an allocation; None while that is unknown."""
 
     def __init__(
@@ -423,7 +423,7 @@ class ClaimDriver:
     prepared: int
 
 
-class Claimed(Collector):
+class ClaimMetrics(Collector):
     """What DRA drivers publish, and how many claims they have prepared."""
 
     def __init__(self, drivers: Callable[[], Iterable[ClaimDriver]]) -> None:
@@ -442,7 +442,7 @@ class Claimed(Collector):
             yield gauge(f"dra_{name}", text, ("driver",), [((one.driver,), amount(one)) for one in found])
 
 
-class Resized(Collector):
+class ResizeMetrics(Collector):
     """How resizes of running containers ended."""
 
     def __init__(self, counts: Callable[[], Mapping[str, int]]) -> None:
@@ -459,7 +459,7 @@ class Resized(Collector):
         yield counted
 
 
-class Remedies(Collector):
+class RemediationMetrics(Collector):
     """What was done about devices that need a reset."""
 
     def __init__(self, counts: Callable[[], Mapping[tuple[str, str], int]]) -> None:
@@ -477,7 +477,7 @@ class Remedies(Collector):
         yield counted
 
 
-class HeldBack(Collector):
+class PriorityMetrics(Collector):
     """Which containers wait for others of a higher priority."""
 
     def __init__(self, held: Callable[[], Iterable[HeldShare]]) -> None:
@@ -492,7 +492,7 @@ class HeldBack(Collector):
         )
 
 
-class Usage(Collector):
+class UsageMetrics(Collector):
     """What containers use of their devices, as it was read last."""
 
     def __init__(self, reader: UsageReader) -> None:
@@ -565,7 +565,7 @@ def _used(readings: Sequence[UsageReading]) -> Iterator[tuple[tuple[str, ...], C
             yield (*names, *_holder(reading.held)), reading.usage, device
 
 
-class Costs(Collector):
+class CostMetrics(Collector):
     """What pods, namespaces and labels came to. The sums of pods and of idle cards are those of the cards."""
 
     def __init__(self, account: Callable[[], CostAccount]) -> None:
@@ -615,7 +615,7 @@ def _sums(
     return family
 
 
-class HardwareLoad(Collector):
+class DeviceLoadMetrics(Collector):
     """What the hardware itself says of each device. With ``hami_node``, the node's name, under HAMi's names too."""
 
     def __init__(self, occupied: Callable[[], Iterable[DeviceOccupancy]], loads: Loads, *, hami_node: str = "") -> None:
@@ -716,7 +716,7 @@ class DeviceUserMetrics(Collector):
         )
 
 
-class HamiUsage(Collector):
+class HamiUsageMetrics(Collector):
     """The same under the names and labels of HAMi's monitor, version 2.10. A ratio of it goes from 0 to 100."""
 
     def __init__(self, reader: UsageReader) -> None:

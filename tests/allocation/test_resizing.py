@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from hami_plugin.allocation.resizing import Resizer, Wish, wish_of
+from hami_plugin.allocation.resizing import Resizer, ResizeRequest, parse_resize_request
 from hami_plugin.errors import ClusterError, HamiError
 from hami_plugin.model.device import Health
 from hami_plugin.node_status.annotations import FamilySource
@@ -47,7 +47,9 @@ class Running:
         return made
 
     async def resize(self, memory=NEW, cores=None, name="a", **more):
-        return await self.resizer.resize(Wish(namespace="default", pod=name, memory=memory, cores=cores, **more))
+        return await self.resizer.resize(
+            ResizeRequest(namespace="default", pod=name, memory=memory, cores=cores, **more)
+        )
 
     async def refused(self, *words, **wish):
         with pytest.raises(HamiError) as caught:
@@ -318,4 +320,4 @@ async def test_nothing_begins_while_another_daemon_takes_over(running):
 )
 def test_a_wish_that_makes_no_sense_is_refused(document):
     with pytest.raises(HamiError):
-        wish_of(document)
+        parse_resize_request(document)

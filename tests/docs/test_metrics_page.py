@@ -16,20 +16,20 @@ from hami_plugin.node_status.faults import FaultLog
 from hami_plugin.node_status.usage import Loads, Pods, UsageReader
 from hami_plugin.scheduler.extender.metrics import METRICS, ZONE_LABEL, SchedulerMetrics
 from hami_plugin.telemetry.metrics import (
-    Claimed,
-    Costs,
-    Devices,
+    ClaimMetrics,
+    CostMetrics,
+    DeviceLoadMetrics,
+    DeviceMetrics,
     DeviceUserMetrics,
     FaultMetrics,
-    HamiUsage,
-    HardwareLoad,
-    HeldBack,
+    HamiUsageMetrics,
     Metrics,
     PartitionMetrics,
+    PriorityMetrics,
     ReadinessMetrics,
-    Remedies,
-    Resized,
-    Usage,
+    RemediationMetrics,
+    ResizeMetrics,
+    UsageMetrics,
 )
 from hami_plugin.telemetry.process_metrics import ConfigurationMetrics
 from tests.support.pages import generated
@@ -48,21 +48,21 @@ def daemon() -> CollectorRegistry:
     registry = CollectorRegistry()
     Metrics(registry, version="")
     registry.register(ReadinessMetrics(dict, lambda: 0.0))
-    registry.register(Devices(tuple, lambda _held: None, lambda: True))
+    registry.register(DeviceMetrics(tuple, lambda _held: None, lambda: True))
     none = Pods(held=tuple, known=lambda: None)
     reader = UsageReader([], none, host=HostFiles(paths=HostPaths()), interval=1.0)
-    registry.register(Usage(reader))
-    registry.register(Resized(dict))
-    registry.register(Remedies(dict))
-    registry.register(HardwareLoad(tuple, Loads(kept=1.0), hami_node="node"))
+    registry.register(UsageMetrics(reader))
+    registry.register(ResizeMetrics(dict))
+    registry.register(RemediationMetrics(dict))
+    registry.register(DeviceLoadMetrics(tuple, Loads(kept=1.0), hami_node="node"))
     registry.register(DeviceUserMetrics(tuple, Loads(kept=1.0), lambda _uid: None))
-    registry.register(HeldBack(tuple))
-    registry.register(Costs(CostAccount))
+    registry.register(PriorityMetrics(tuple))
+    registry.register(CostMetrics(CostAccount))
     registry.register(PartitionMetrics(()))
     registry.register(ConfigurationMetrics(Reloads))
     registry.register(FaultMetrics(FaultLog(tuple, lambda _uid: None, EventRecorder(Nobody())), tuple))
-    registry.register(Claimed(tuple))
-    registry.register(HamiUsage(reader))
+    registry.register(ClaimMetrics(tuple))
+    registry.register(HamiUsageMetrics(reader))
     return registry
 
 

@@ -18,7 +18,7 @@ from hami_plugin.node_status.occupancy import device_occupancy
 from hami_plugin.node_status.usage import Loads
 from hami_plugin.process.concurrency import Watched
 from hami_plugin.protocol.nodes import DeviceInfo
-from hami_plugin.telemetry.metrics import Devices, HardwareLoad
+from hami_plugin.telemetry.metrics import DeviceLoadMetrics, DeviceMetrics
 from tests.support.builders import CARD_MIB, COUNT, FAMILY, SPLIT, device, grant, held_by, ids, pod, uuid
 
 MIB = 1 << 20
@@ -41,7 +41,7 @@ class Scrape:
             vendor=self.vendor, family=FAMILY, snapshot=Watched(Snapshot(devices=self.devices, ready=True))
         )
         registry.register(
-            Devices(
+            DeviceMetrics(
                 lambda: device_occupancy([source], self.held),
                 lambda _held: self.confirmed,
                 lambda: self.confirmed is None,
@@ -141,7 +141,7 @@ def test_a_vendor_that_fails_to_name_a_device_leaves_the_page_to_all_others() ->
     loads = Loads(kept=10.0, clock=lambda: 0.0)
     loads.note("acme", {uuid(0): DeviceLoad(memory_used=MIB, utilization=40)})
     registry = CollectorRegistry()
-    registry.register(HardwareLoad(lambda: device_occupancy([source], []), loads, hami_node="n1"))
+    registry.register(DeviceLoadMetrics(lambda: device_occupancy([source], []), loads, hami_node="n1"))
 
     text = generate_latest(registry).decode()
 

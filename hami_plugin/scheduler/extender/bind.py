@@ -32,14 +32,14 @@ from hami_plugin.sdk import Family, LockRule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Take:
+class TakeLock:
     """Yes: write this text, if nobody has changed the node meanwhile."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mine:
+class LockHeld:
     """The pod has the node already, for a family that shares the lock."""
 
 
@@ -52,17 +52,17 @@ class LockedByAnother:
 
 def claim(
     text: str, pod: PodView, *, now: datetime, expires: timedelta, gone: bool = False, named: bool = True
-) -> Take | Mine | LockedByAnother:
+) -> TakeLock | LockHeld | LockedByAnother:
     """Read the lock's ``text``, empty for none. ``gone``: the pod that it names does not exist any more.
 
     A lock that nobody can read is nobody's to break. ``named`` is false for locks that name no pod.
     """
     owner = NodeLock(time=now, namespace=pod.namespace, pod=pod.name) if named else NodeLock(time=now)
-    mine = Take(text=render_lock(owner))
+    mine = TakeLock(text=render_lock(owner))
     if not text:
         return mine
     if named and owned_by(text, pod.namespace, pod.name):
-        return Mine()
+        return LockHeld()
     try:
         lock = parse_lock(text)
     except WireError as error:
@@ -304,12 +304,12 @@ class _Attempt:
             if isinstance(answer, LockedByAnother):
                 self.why = f"{rule.annotation}: {answer.why}"
                 return {}, True
-            if isinstance(answer, Mine):  # another attempt's: HAMi shares it, and then each releases the other's
+            if isinstance(answer, LockHeld):  # another attempt's: HAMi shares it, and then each releases the other's
                 answer = claim("", self._hold.pod, now=now, expires=timedelta(seconds=rule.expires_s))
-                if isinstance(answer, Take) and answer.text == text:
+                if isinstance(answer, TakeLock) and answer.text == text:
                     self.why = f"{rule.annotation}: another attempt to bind the pod has taken it within this second"
                     return {}, True
-            if isinstance(answer, Take):
+            if isinstance(answer, TakeLock):
                 wanted[rule.annotation] = answer.text
         return wanted, False
 

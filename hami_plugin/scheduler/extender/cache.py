@@ -173,7 +173,7 @@ class PodCache:
             delete=self._delete,
             replacing=self._replacing,
         )
-        self.wishes: set[str] = set()
+        self.resizing: set[str] = set()
         """UIDs of the pods that run and ask to be resized."""
         self._assumed: dict[str, AssumedPod] = {}
         self._released: dict[str, tuple[str, str]] = {}
@@ -250,8 +250,8 @@ class PodCache:
             return
         self._released.pop(pod.uid, None)
         self.index.see(pod, self._families)
-        wishes = RESIZE in pod.annotations and pod.phase == "Running" and not pod.deleted
-        (self.wishes.add if wishes else self.wishes.discard)(pod.uid)
+        resizing = RESIZE in pod.annotations and pod.phase == "Running" and not pod.deleted
+        (self.resizing.add if resizing else self.resizing.discard)(pod.uid)
 
     def answered(self, pod: PodView) -> None:
         """A version of a pod as an answer to a call of ours. One that the watch has shown to be gone stays gone."""
@@ -263,7 +263,7 @@ class PodCache:
         self.binding.remove(uid)
         self._assumed.pop(uid, None)
         self._released.pop(uid, None)
-        self.wishes.discard(uid)
+        self.resizing.discard(uid)
         self.claimed.remove(uid)
         self.index.drop(uid)
 

@@ -18,7 +18,7 @@ from hami_plugin.dra.conversion import ClaimVendor
 from hami_plugin.errors import ClusterError, HamiError, WireError
 from hami_plugin.model.ports import ClusterApi
 from hami_plugin.model.views import PodPatch, PodView, crowded, node_view, pod_view
-from hami_plugin.node_status.events import EventRecorder, Written
+from hami_plugin.node_status.events import EventRecorder, RecordedEvent
 from hami_plugin.process.concurrency import Backoff, cancel, run_in_slices
 from hami_plugin.process.log import logger
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING
@@ -374,7 +374,7 @@ class Extender:
         return not (self._unfinished or self.cache.pods.assumed or self.cache.pods.binding.pending)
 
     @property
-    def recent(self) -> Sequence[Written]:
+    def recent(self) -> Sequence[RecordedEvent]:
         """The last Events of this process."""
         return tuple(self._events.recent)
 

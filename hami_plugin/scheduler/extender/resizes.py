@@ -67,8 +67,8 @@ class Resizes:
         pods = self._cache.pods
         while True:
             seen = pods.shown.version
-            self._tried = {uid: tried for uid, tried in self._tried.items() if uid in pods.wishes}
-            for uid in list(pods.wishes):
+            self._tried = {uid: tried for uid, tried in self._tried.items() if uid in pods.resizing}
+            for uid in list(pods.resizing):
                 if self._due(uid):
                     await self._answer(uid)
             await pods.shown.changed(seen, timeout=self._every)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from hami_plugin.protocol.keys import NODE_LOCK
 from hami_plugin.protocol.nodes import parse_lock
-from hami_plugin.scheduler.extender.bind import LockedByAnother, Mine, Take, claim
+from hami_plugin.scheduler.extender.bind import LockedByAnother, LockHeld, TakeLock, claim
 from tests.support.hami import Json, asks
 from tests.support.pods import view
 
@@ -41,12 +41,12 @@ def test_a_node_is_taken_when_nobody_has_it(case: Json):
     answer = claim(text, pod, now=NOW, expires=timeout, gone=not raced and gone(text, question["cluster"]))
 
     match answer:
-        case Take():
+        case TakeLock():
             assert expected["error"] is None
             assert answer.text == NOW.isoformat().replace("+00:00", f"Z,{pod.namespace},{pod.name}")
             # One recorded answer was lost on its way, and with it what was written.
             assert after in ("", answer.text.replace("Z,", "+00:00,"))
-        case Mine():
+        case LockHeld():
             assert expected["error"] is None
             assert after == text
         case LockedByAnother():
