@@ -93,7 +93,7 @@ class HostCheck:
         host: HostFiles,
         events: EventRecorder,
         errors: VendorErrors,
-        period: float = 2.0,
+        period: float = 5.0,
     ) -> None:
         self.resource = family.resources.count
         self.snapshot = snapshot
