@@ -49,7 +49,7 @@ def slowly(monkeypatch):
     """Every slice is over after one step, as if each step took long."""
     ticks = count()
     monkeypatch.setattr(
-        extender_module, "in_slices", lambda work: run_in_slices(work, clock=lambda: float(next(ticks)))
+        extender_module, "run_in_slices", lambda work: run_in_slices(work, clock=lambda: float(next(ticks)))
     )
 
 
