@@ -10,11 +10,11 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 
@@ -104,6 +104,27 @@ class Tile:
     used: bool
 
 
+class StartedDaemon(Protocol):
+    """A daemon as its node sees it: asyncio's ``Process``, or one that was started in another way."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | None: ...
+    def send_signal(self, number: int, /) -> None: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+    async def wait(self) -> int: ...
+
+
+async def execute(launcher: Sequence[str], arguments: Sequence[str], log: Path) -> StartedDaemon:
+    """Run ``launcher`` with these arguments in an interpreter of its own, which writes to the end of ``log``."""
+    with log.open("ab") as end:
+        return await asyncio.create_subprocess_exec(
+            sys.executable, *launcher, *arguments, stdout=end, stderr=end, env=environment()
+        )
+
+
 @dataclass(slots=True, kw_only=True)
 class SimulatedNode:
     """A node with a simulated machine, kubelet and API server, and the real daemon. ``options`` are the daemon's.
@@ -111,6 +132,7 @@ class SimulatedNode:
     ``devices`` are the healthy ones of ``family``, ``ailing`` the others; ``machines`` are all of the node, this one
     included. The steps set ``refused``, why the family serves no shares; ``loose``, whether nothing enforces the limits
     of shares; and ``written``, the annotations of decisions. ``show`` is called with a caption to draw the devices.
+    ``launch`` starts a daemon.
     """
 
     directory: Path
@@ -125,7 +147,8 @@ class SimulatedNode:
     options: Mapping[str, str]
     ports: ExitStack
     log: str = "daemon.log"
-    daemon: asyncio.subprocess.Process | None = None
+    launch: Callable[[Sequence[str], Sequence[str], Path], Awaitable[StartedDaemon]] = execute
+    daemon: StartedDaemon | None = None
     started: float = 0.0
     received: dict[str, dict[str, ContainerEdits]] = field(default_factory=dict)
     refused: str = ""
@@ -192,11 +215,8 @@ class SimulatedNode:
     async def start_daemon(self, *launcher: str) -> None:
         """Start the production entry point, or ``launcher`` in its place. Its log goes to a file."""
         self.started = time.monotonic()
-        arguments = [argument for option in self.options.items() for argument in option]
-        with (self.directory / self.log).open("ab") as log:
-            self.daemon = await asyncio.create_subprocess_exec(
-                sys.executable, *(launcher or LAUNCHER), "run", *arguments, stdout=log, stderr=log, env=environment()
-            )
+        arguments = ["run", *(argument for option in self.options.items() for argument in option)]
+        self.daemon = await self.launch(launcher or LAUNCHER, arguments, self.directory / self.log)
 
     def twin(self, name: str, **options: Path | str) -> SimulatedNode:
         """The same node for a second daemon beside the first. ``options`` are written with underscores."""

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.demo.node import CONFIGURATION, SimulatedNode, simulated_node
+from hami_plugin.demo.node import CONFIGURATION, SimulatedNode, execute, simulated_node
+from tests.e2e.forked import launch
 from tests.e2e.steps import start
 
 
@@ -18,13 +19,19 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture
-async def set_up():
-    """Build a stage: ``set_up(profile, key=value…)`` with keys of the daemon's configuration. It does not run yet."""
+async def set_up(request):
+    """Build a stage: ``set_up(profile, key=value…)`` with keys of the daemon's configuration. It does not run yet.
+
+    Its daemons are forked, but for those of tests with ``@pytest.mark.executed``.
+    """
+    executed = request.node.get_closest_marker("executed") is not None
     async with AsyncExitStack() as stack:
 
         async def build(profile: str = "dgx-h100", *, seed: int = 1, **configuration) -> SimulatedNode:
             configuration = {**CONFIGURATION, "decisionWaitSeconds": 1.0, **configuration}
-            return await stack.enter_async_context(simulated_node(profile, configuration=configuration, seed=seed))
+            stage = await stack.enter_async_context(simulated_node(profile, configuration=configuration, seed=seed))
+            stage.launch = execute if executed else launch
+            return stage
 
         yield build
 

@@ -7,26 +7,42 @@ import asyncio
 import inspect
 import multiprocessing
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-IMPORTED = ("vendors.nvidia.injection", "vendors.nvidia.partitions", "hami_plugin.simulation.hardware")
-"""Beside the daemon itself and its fatal points."""
+from hami_plugin import cli
+from hami_plugin.demo.node import LAUNCHER, StartedDaemon, environment, execute
+
+IMPORTED = (
+    *(
+        "hami_plugin.cli.daemon",
+        "hami_plugin.daemon.life",
+        "hami_plugin.daemon.startup",
+        "hami_plugin.simulation.hardware",
+    ),
+    *("vendors.nvidia.injection", "vendors.nvidia.partitions"),
+)
 
 
 class ForkedDaemon:
     """As asyncio's ``Process``, as far as a simulated node asks."""
 
-    def __init__(self, process: Any) -> None:
+    def __init__(self, process: BaseProcess) -> None:
         self._process = process
+        assert process.pid
         self.pid: int = process.pid
 
     @property
     def returncode(self) -> int | None:
-        code: int | None = self._process.exitcode
-        return code
+        return self._process.exitcode
+
+    def send_signal(self, number: int, /) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, number)
 
     def kill(self) -> None:
         self._process.kill()
@@ -34,29 +50,56 @@ class ForkedDaemon:
     def terminate(self) -> None:
         self._process.terminate()
 
-    async def wait(self) -> int | None:
+    async def wait(self) -> int:
         await asyncio.to_thread(self._process.join)
+        assert self.returncode is not None
         return self.returncode
+
+
+async def launch(launcher: Sequence[str], arguments: Sequence[str], log: Path) -> StartedDaemon:
+    """As ``execute``, and forked where it is the command itself that shall run.
+
+    Where coverage is measured nothing is forked: what a forked process has run would be lost at its end.
+    """
+    if tuple(launcher) != LAUNCHER or "COVERAGE_PROCESS_CONFIG" in os.environ:
+        return await execute(launcher, arguments, log)
+    return await fork(_command, list(arguments), str(log))
 
 
 async def fork_daemon(node: Any, live: Callable[[str, list[str], str], None], file: Path) -> None:
     """Begin the node's daemon with ``live(file, arguments, log)`` in a process of its own."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([live.__module__, *IMPORTED])
     arguments = ["run", *(word for option in node.options.items() for word in option)]
-    process = context.Process(target=live, args=(str(file), arguments, str(node.directory / node.log)))
+    node.daemon = await fork(live, str(file), arguments, str(node.directory / node.log))
+
+
+async def fork(target: Callable[..., None], *arguments: Any) -> ForkedDaemon:
+    """Call ``target`` in a process that is forked from the one that has imported the daemon."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(IMPORTED))
+    process = context.Process(target=_called, args=(environment(), target, arguments))
     await asyncio.to_thread(process.start)
-    node.daemon = ForkedDaemon(process)
+    return ForkedDaemon(process)
+
+
+def _called(variables: dict[str, str], target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    os.environ.clear()
+    os.environ.update(variables)
+    target(*arguments)
+
+
+def _command(arguments: list[str], log: str) -> None:
+    """Be ``python -m hami_plugin`` with these arguments."""
+    become(log)
+    sys.argv = ["hami-plugin", *arguments]
+    cli.main()
 
 
 def become(log: str) -> None:
-    """Write to the log from here on, in the environment of a daemon."""
+    """Write to the log from here on."""
     opened = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for output in (1, 2):
         os.dup2(opened, output)
     os.close(opened)
-    for name in ("NODE_NAME", "HOOK_PATH", "KUBECONFIG"):
-        os.environ.pop(name, None)
 
 
 def stand_in(module: ModuleType, name: str, value: Any) -> None:

@@ -16,6 +16,7 @@ from tests.e2e.steps import WITHIN_S, confirm, logged, reported, sound, start, t
 from tests.e2e.truth import annotation
 from tests.support.scale import spread
 
+pytestmark = pytest.mark.executed  # a forked daemon would not look where PYTHONPATH says
 RESOURCE = "toy.example/card"
 ROOT = Path(__file__).parents[2]
 GUARD_S = 30.0

@@ -15,6 +15,7 @@ from tests.e2e.manifests import asking, idle, manifest, small
 from tests.e2e.steps import WITHIN_S, bring_up, fresh, offered, probed, refusal, sound, start, take_down
 from tests.e2e.truth import annotation, journal
 
+pytestmark = pytest.mark.executed
 TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
 ALLOCATED = "hami.io/vgpu-devices-allocated"
 

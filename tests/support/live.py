@@ -24,6 +24,7 @@ from hami_plugin.protocol import keys
 from hami_plugin.scheduler.engine.filter import UNREGISTERED
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.simulation.kubelet import AdmissionError
+from tests.e2e.forked import launch
 from tests.support.scheduler_process import Running, started
 from tests.support.scheduling import ask, binding, until
 
@@ -202,6 +203,7 @@ async def live(
         stage = await stack.enter_async_context(
             simulated_node(profile, configuration={**CONFIGURATION, **configuration}, node=node)
         )
+        stage.launch = launch
         prepare(stage)
         await stage.start_daemon()
         process = await stack.enter_async_context(started(stage.api, scheduling_folder(stage), **(scheduler or {})))
