@@ -7,26 +7,26 @@ word, which it prints. ``order.<card>`` is what becomes of the next call of a ki
 ``create:after``: it fails, or whoever calls dies (``create:die-after``). ``switch:leave``: no switch does anything.
 """
 
+# Started for each call, it would take longer to import pathlib (or signal) than for all else.
+# ruff: noqa: PTH103, PTH105, PTH110, PTH123
 import fcntl
 import os
-import signal
 import sys
-from pathlib import Path
 
+SIGKILL = 9
 TOTAL = 6
 VIRTUAL = {"on": "DRS", "off": "Disable"}
 
 
 def main(
-    folder: str, named: dict[str, dict[str, str]], rows: dict[str, str], cut: list[str], arguments: list[str]
+    notes: str, named: dict[str, dict[str, str]], rows: dict[str, str], cut: list[str], arguments: list[str]
 ) -> None:
     """Of each card ``named`` has the names of its profiles by id, and ``rows`` what the table says of it.
 
     ``cut`` are the cards that are in DRS mode until they are switched.
     """
-    notes = Path(folder)
-    notes.mkdir(exist_ok=True)
-    with (notes / ".lock").open("w") as lock:
+    os.makedirs(notes, exist_ok=True)
+    with open(f"{notes}/.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         modes = {card: " ".join(read(notes, "mode", card)) or ("on" if card in cut else "off") for card in rows}
         cards = {card: profiles for card, profiles in named.items() if modes[card] == "on"}
@@ -54,7 +54,7 @@ def main(
                 sys.exit(f"Error: DRS is off, or the arguments are invalid: {' '.join(arguments)}")
 
 
-def switch(notes: Path, card: str, mode: str) -> None:
+def switch(notes: str, card: str, mode: str) -> None:
     order(notes, card, "switch", "before")
     if mode == "off" and read(notes, "cut", card):
         sys.exit("Error: there are instances")
@@ -64,19 +64,19 @@ def switch(notes: Path, card: str, mode: str) -> None:
     order(notes, card, "switch", "after")
 
 
-def shapes(notes: Path, card: str, profiles: dict[str, str]) -> None:
-    for number, name in profiles.items() if not (notes / f"no-profiles.{card}").exists() else ():
+def shapes(notes: str, card: str, profiles: dict[str, str]) -> None:
+    for number, name in profiles.items() if not os.path.exists(f"{notes}/no-profiles.{card}") else ():
         sys.stdout.write(f"| {card} {name} {number} {TOTAL // slices(name)} - - |\n")
 
 
-def listed(notes: Path, card: str, profiles: dict[str, str]) -> None:
+def listed(notes: str, card: str, profiles: dict[str, str]) -> None:
     names = {slices(name): name for name in profiles.values()}
     for one in read(notes, "cut", card):
         count, _, number = one.partition("#")
         sys.stdout.write(f"| {card} {names[int(count)]} {number} {int(card):04x}{int(number):04x} |\n")
 
 
-def create(notes: Path, card: str, count: int) -> None:
+def create(notes: str, card: str, count: int) -> None:
     there = read(notes, "cut", card)
     if sum(int(one.partition("#")[0]) for one in there) + count > TOTAL:
         sys.exit("Error: insufficient resources")
@@ -85,7 +85,7 @@ def create(notes: Path, card: str, count: int) -> None:
     write(notes, "made", card, [str(made + 1)])
 
 
-def destroy(notes: Path, card: str, number: str) -> None:
+def destroy(notes: str, card: str, number: str) -> None:
     there = read(notes, "cut", card)
     left = [one for one in there if one.partition("#")[2] != number]
     if left == there:
@@ -95,14 +95,14 @@ def destroy(notes: Path, card: str, number: str) -> None:
     write(notes, "cut", card, left)
 
 
-def order(notes: Path, card: str, call: str, when: str) -> None:
+def order(notes: str, card: str, call: str, when: str) -> None:
     """Do to this call what was ordered, once."""
     waiting = read(notes, "order", card)
     for one in (f"{call}:{when}", f"{call}:die-{when}"):
         if one in waiting:
             write(notes, "order", card, [other for other in waiting if other != one])
             if "die" in one:
-                os.kill(os.getppid(), signal.SIGKILL)
+                os.kill(os.getppid(), SIGKILL)
             sys.exit(f"Error: {call} failed")
 
 
@@ -110,14 +110,16 @@ def slices(profile: str) -> int:
     return int(profile.partition("g")[0])
 
 
-def read(notes: Path, what: str, card: str) -> list[str]:
+def read(notes: str, what: str, card: str) -> list[str]:
     try:
-        return (notes / f"{what}.{card}").read_text("utf-8").split()
+        with open(f"{notes}/{what}.{card}", encoding="utf-8") as file:
+            return file.read().split()
     except FileNotFoundError:
         return []
 
 
-def write(notes: Path, what: str, card: str, words: list[str]) -> None:
-    file = notes / f".{what}.{card}"
-    file.write_text(" ".join(words), "utf-8")
-    file.rename(notes / f"{what}.{card}")
+def write(notes: str, what: str, card: str, words: list[str]) -> None:
+    new = f"{notes}/.{what}.{card}"
+    with open(new, "w", encoding="utf-8") as file:
+        file.write(" ".join(words))
+    os.replace(new, f"{notes}/{what}.{card}")
