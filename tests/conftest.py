@@ -56,6 +56,17 @@ def pytest_make_collect_report(collector: pytest.Collector):
     return report
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[pytest.Item] | None:
+    """No cases are made of a function that is left to ``make test-all``: each worker would make and drop them.
+
+    A test that is asked for by its name is looked for, and deselected as it is without workers.
+    """
+    if FULL or not hasattr(collector.config, "workerinput") or any("::" in one for one in collector.config.args):
+        return None
+    return [] if any(getattr(mark, "name", "") == "full" for mark in getattr(obj, "pytestmark", ())) else None
+
+
 def begun_at(nodes: list[pytest.Collector], part: float) -> list[pytest.Collector]:
     """All of them, beginning where this part of their code lies behind."""
     ends = list(accumulate(sum(file.stat().st_size for file in node.path.rglob("test_*.py")) for node in nodes))
