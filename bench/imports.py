@@ -30,7 +30,7 @@ STEPS = {
 PROJECT = {
     "this project": (
         "hami_plugin.cli",
-        "hami_plugin.daemon.life",
+        "hami_plugin.daemon.app",
         "hami_plugin.daemon.startup",
         "vendors.nvidia.driver",
     ),

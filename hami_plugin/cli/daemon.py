@@ -36,7 +36,7 @@ def run(kubeconfig: Path | None, check_config: bool, **options: Any) -> None:
     with ExitStack() as stack:
         with _without_gc():
             from hami_plugin.config.changes import ConfigurationSource  # noqa: PLC0415
-            from hami_plugin.daemon.life import serve  # noqa: PLC0415
+            from hami_plugin.daemon.app import serve  # noqa: PLC0415
             from hami_plugin.daemon.node import DaemonProcess  # noqa: PLC0415  # other commands need neither gRPC nor Kubernetes
             from hami_plugin.daemon.startup import StartPlan, files, load_configuration, open_drivers, plan  # noqa: PLC0415
             from hami_plugin.host.paths import HostPaths  # noqa: PLC0415

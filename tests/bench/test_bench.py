@@ -58,7 +58,7 @@ def test_the_daemon_sees_what_the_image_has_and_nothing_that_developers_installe
     environment = {**os.environ, "PYTHONPATH": str(packages(tmp_path / "packages"))}
     program = (
         "from importlib.util import find_spec; from importlib.metadata import version;"
-        "import hami_plugin.daemon.life, pynvml;"
+        "import hami_plugin.daemon.app, pynvml;"
         "print(version('hami-plugin') != '', find_spec('pytest'), find_spec('hypothesis'))"
     )
 
@@ -180,4 +180,4 @@ def test_the_baseline_of_a_start_imports_the_daemons_libraries_and_nothing_of_th
 
     assert float(seconds) > 0
     assert {"grpc", "aiohttp", "pydantic", "structlog", "watchdog"} <= set(modules.split())
-    assert {"rich", "vendors.nvidia", "hami_plugin.daemon.life", "hami_plugin.cli"}.isdisjoint(modules.split())
+    assert {"rich", "vendors.nvidia", "hami_plugin.daemon.app", "hami_plugin.cli"}.isdisjoint(modules.split())

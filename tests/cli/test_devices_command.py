@@ -21,7 +21,7 @@ from tests.support.terminal import environment, on_terminal, piped
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 COLOUR = re.compile(r"\x1b\[[0-9;]*\b(3[0-7]|4[0-7]|[34]8|9[0-7]|10[0-7])\b[0-9;]*m")
-LAZY = "import sys, hami_plugin.cli, hami_plugin.daemon.life, hami_plugin.daemon.startup, hami_plugin.telemetry.logs; "
+LAZY = "import sys, hami_plugin.cli, hami_plugin.daemon.app, hami_plugin.daemon.startup, hami_plugin.telemetry.logs; "
 
 
 def run(*words: str) -> Result:

@@ -175,13 +175,13 @@ async def test_a_ca_that_is_no_certificate_is_named(tmp_path):
 
 
 def test_the_kubernetes_package_is_not_loaded_where_no_plugin_is_asked():
-    modules = "hami_plugin.daemon.life, hami_plugin.scheduler.extender.app"
+    modules = "hami_plugin.daemon.app, hami_plugin.scheduler.extender.app"
     code = f"import sys, {modules}; print([m for m in sys.modules if m.split('.')[0] in {FOREIGN}])"
 
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"
 
 
-@pytest.mark.parametrize("module", ["hami_plugin.daemon.life", "hami_plugin.scheduler.extender.app"])
+@pytest.mark.parametrize("module", ["hami_plugin.daemon.app", "hami_plugin.scheduler.extender.app"])
 def test_no_authorities_of_the_system_are_read_where_nobody_asks_for_them(module, certificate, tmp_path):
     """aiohttp reads them twice when it is imported: they cost each process 40 ms and some memory."""
     trusted = "[c.cert_store_stats()['x509'] for c in gc.get_objects() if isinstance(c, ssl.SSLContext)]"

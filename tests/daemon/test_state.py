@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from hami_plugin.daemon.state import StateDirectory
+from hami_plugin.daemon.node import StateDirectory
 from hami_plugin.dra.prepared import Prepared
 from hami_plugin.inventory.health import Condition
 from hami_plugin.model.device import Health

@@ -20,8 +20,8 @@ from hami_plugin.allocation.preparation import Preparation
 from hami_plugin.allocation.settlement import Settlement
 from hami_plugin.cluster.client import ApiServer
 from hami_plugin.daemon.app import Daemon
+from hami_plugin.daemon.node import StateDirectory
 from hami_plugin.daemon.serving import Serving
-from hami_plugin.daemon.state import StateDirectory
 from hami_plugin.daemon.takeover import NodeClaim, Peer
 from hami_plugin.host.files import StateLock
 from hami_plugin.kubelet import endpoint

@@ -20,7 +20,7 @@ from hami_plugin.demo.node import LAUNCHER, StartedDaemon, environment, execute
 IMPORTED = (
     *(
         "hami_plugin.cli.daemon",
-        "hami_plugin.daemon.life",
+        "hami_plugin.daemon.app",
         "hami_plugin.daemon.startup",
         "hami_plugin.simulation.hardware",
     ),

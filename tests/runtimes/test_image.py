@@ -206,7 +206,7 @@ def test_all_that_is_compiled_loads_with_the_libraries_of_the_image(run, archive
 
 def test_nothing_that_is_loaded_was_compiled_at_the_start(run):
     program = (
-        "import os, sys, hami_plugin.cli, hami_plugin.daemon.life\n"
+        "import os, sys, hami_plugin.cli, hami_plugin.daemon.app\n"
         "files = [m.__cached__ for m in list(sys.modules.values()) if getattr(m, '__cached__', None)]\n"
         "print(len(files) > 300, [f for f in files if not os.path.exists(f)])"
     )
