@@ -22,7 +22,7 @@ from hami_plugin.errors import ClusterError, HamiError, WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.ports import NodeApi
 from hami_plugin.model.views import PodView
-from hami_plugin.node_status.annotations import FamilySource
+from hami_plugin.node_status.registration import FamilySource
 from hami_plugin.process.log import logger
 from hami_plugin.protocol.pods import (
     ALL_CORES,

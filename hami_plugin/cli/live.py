@@ -21,7 +21,7 @@ from hami_plugin.cluster.requests import ApiCall, ApiCalls
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.ports import NullObserver
 from hami_plugin.model.views import Json, NodeView, PodView, pod_view, quota_view
-from hami_plugin.node_status.annotations import live_node_view
+from hami_plugin.node_status.registration import live_node_view
 from hami_plugin.scheduler.engine.devices import DeviceState
 from hami_plugin.scheduler.engine.node_info import node_of, pod_allocations, read_node
 from hami_plugin.sdk import Family

@@ -20,7 +20,7 @@ from hami_plugin.errors import ClusterError, HamiError
 if TYPE_CHECKING:
     from hami_plugin.cluster.requests import ApiCalls
     from hami_plugin.model.views import NodeView
-    from hami_plugin.node_status.annotations import Traces
+    from hami_plugin.node_status.registration import Traces
 
 PAGE = 500
 ATTEMPTS = 5
@@ -78,7 +78,7 @@ def _clean(names: tuple[str, ...], options: Mapping[str, Any]) -> bool:
     from hami_plugin.cluster.client import open_api_calls  # noqa: PLC0415  # other commands need no Kubernetes
     from hami_plugin.cluster.credentials import find_credentials  # noqa: PLC0415
     from hami_plugin.model.ports import NullObserver  # noqa: PLC0415
-    from hami_plugin.node_status.annotations import Traces  # noqa: PLC0415
+    from hami_plugin.node_status.registration import Traces  # noqa: PLC0415
     from hami_plugin.scheduler.extender.app import configured, families  # noqa: PLC0415
 
     given = {key: options[key] for key in ("config", "device_config")}
@@ -141,8 +141,8 @@ class _Cleaner:
 
     def _left(self, node: NodeView) -> str:
         """What is left of us on the node, in words."""
-        from hami_plugin.node_status.condition import own_conditions  # noqa: PLC0415
-        from hami_plugin.node_status.labels import own_labels  # noqa: PLC0415
+        from hami_plugin.node_status.registration import own_labels  # noqa: PLC0415
+        from hami_plugin.node_status.remediation import own_conditions  # noqa: PLC0415
 
         labels = (f"label {key}" for key in sorted(own_labels(node)))
         return ", ".join((*self.traces.on(node), *labels, *(f"condition {one}" for one in own_conditions(node))))
@@ -183,7 +183,7 @@ class _Cleaner:
     async def _nodes(self, names: tuple[str, ...]) -> AsyncIterator[NodeView]:
         from hami_plugin.cluster.client import NODES  # noqa: PLC0415
         from hami_plugin.cluster.requests import ApiCall  # noqa: PLC0415
-        from hami_plugin.node_status.annotations import live_node_view  # noqa: PLC0415
+        from hami_plugin.node_status.registration import live_node_view  # noqa: PLC0415
 
         for name in dict.fromkeys(names):
             yield await self._get(name)
@@ -198,7 +198,7 @@ class _Cleaner:
     async def _get(self, name: str) -> NodeView:
         from hami_plugin.cluster.client import node_path  # noqa: PLC0415
         from hami_plugin.cluster.requests import ApiCall  # noqa: PLC0415
-        from hami_plugin.node_status.annotations import live_node_view  # noqa: PLC0415
+        from hami_plugin.node_status.registration import live_node_view  # noqa: PLC0415
 
         try:
             return await self.calls.object(
@@ -212,8 +212,8 @@ class _Cleaner:
     async def _patch(self, node: NodeView) -> None:
         from hami_plugin.cluster.client import node_path  # noqa: PLC0415
         from hami_plugin.cluster.requests import ApiCall  # noqa: PLC0415
-        from hami_plugin.node_status.condition import own_conditions, remove_conditions  # noqa: PLC0415
-        from hami_plugin.node_status.labels import own_labels  # noqa: PLC0415
+        from hami_plugin.node_status.registration import own_labels  # noqa: PLC0415
+        from hami_plugin.node_status.remediation import own_conditions, remove_conditions  # noqa: PLC0415
 
         found = self.traces.on(node)
         meta: dict[str, Any] = {"annotations": dict.fromkeys(found), "resourceVersion": node.resource_version}

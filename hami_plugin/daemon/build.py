@@ -22,16 +22,15 @@ from hami_plugin.errors import ConfigError, HamiError, WireError
 from hami_plugin.inventory.cdi_specs import PartitionSpecs, SpecFiles, SpecGate
 from hami_plugin.inventory.discovery import DiscoveryLoop, DiscoveryTiming
 from hami_plugin.inventory.health import HealthLimits
-from hami_plugin.inventory.health_file import HealthMemory
-from hami_plugin.inventory.inventory import Inventory
+from hami_plugin.inventory.inventory import HealthMemory, Inventory
 from hami_plugin.kubelet.endpoint import Endpoint, PluginDirectory, StaleRegistration
 from hami_plugin.kubelet.holders import CheckpointFile
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.ports import DevicePlugin, NullObserver, Observer
 from hami_plugin.model.usage import DeviceLoad
-from hami_plugin.node_status.annotations import FamilySource, Rendered
 from hami_plugin.node_status.faults import FaultLog
+from hami_plugin.node_status.registration import FamilySource, Rendered
 from hami_plugin.process.concurrency import BoundedCalls, Watched, call_on_thread
 from hami_plugin.protocol.pods import Question, decided_shares
 from hami_plugin.sdk import Family, Units

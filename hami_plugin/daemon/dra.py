@@ -21,8 +21,7 @@ from hami_plugin.config.settings import Settings
 from hami_plugin.dra.prepared import ClaimFiles, PreparedClaims
 from hami_plugin.dra.slices import Taints, device_name, driver_name, slice_view
 from hami_plugin.model.device import Device
-from hami_plugin.node_status.annotations import FamilySource
-from hami_plugin.node_status.registration import LiveNode
+from hami_plugin.node_status.registration import FamilySource, LiveNode
 from hami_plugin.process.concurrency import Watched
 from hami_plugin.process.log import logger
 from hami_plugin.vendor_boundary.guard import Guard

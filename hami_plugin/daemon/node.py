@@ -40,20 +40,18 @@ from hami_plugin.dra.prepared import PreparedClaims
 from hami_plugin.errors import HamiError
 from hami_plugin.host.files import StateLock, remove_unfinished
 from hami_plugin.host.paths import HostFiles, HostPaths
-from hami_plugin.inventory.health_file import HealthMemory
+from hami_plugin.inventory.inventory import HealthMemory
 from hami_plugin.kubelet.endpoint import PluginDirectory
 from hami_plugin.kubelet.holders import CheckpointFile, PodResourcesClient
 from hami_plugin.kubelet.watch import DirectoryWatch
 from hami_plugin.model.views import PodView
-from hami_plugin.node_status.annotations import Style
-from hami_plugin.node_status.condition import DeviceKind, NodeConditions, kinds_of
 from hami_plugin.node_status.cost import CostAccount, CostMeter, Holdings
 from hami_plugin.node_status.events import EventRecorder, events_of
 from hami_plugin.node_status.faults import FaultLog, faults_document
 from hami_plugin.node_status.occupancy import DeviceOccupancy, device_occupancy
 from hami_plugin.node_status.priorities import Priorities
-from hami_plugin.node_status.registration import LiveNode, Registration
-from hami_plugin.node_status.remediation import Remediation
+from hami_plugin.node_status.registration import LiveNode, Registration, Style
+from hami_plugin.node_status.remediation import DeviceKind, NodeConditions, Remediation, kinds_of
 from hami_plugin.node_status.status import links_of, status_document
 from hami_plugin.node_status.usage import Loads, Pods, UsageReader, by_device, usage_document
 from hami_plugin.process.concurrency import Watched, WorkThread

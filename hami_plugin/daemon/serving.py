@@ -25,7 +25,7 @@ from hami_plugin.inventory.inventory import Inventory
 from hami_plugin.kubelet.endpoint import Endpoint, StaleRegistration, drops_newcomers
 from hami_plugin.model.device import Snapshot
 from hami_plugin.model.ports import DevicePlugin
-from hami_plugin.node_status.annotations import FamilySource
+from hami_plugin.node_status.registration import FamilySource
 from hami_plugin.process.concurrency import BoundedCalls, Watched
 from hami_plugin.process.log import logger
 from hami_plugin.protocol.pods import Question

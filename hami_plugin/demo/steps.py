@@ -19,7 +19,7 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Link, Links, Snapshot
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.node_status.annotations import Style, wanted_annotations
+from hami_plugin.node_status.registration import Style, wanted_annotations
 from hami_plugin.protocol import keys
 from hami_plugin.protocol.nodes import Refuses, decode_scores, without_refusals
 from hami_plugin.protocol.pods import DecidedShare, decided_shares, decode_devices

@@ -44,7 +44,7 @@ from hami_plugin.errors import ClusterError, HamiError
 from hami_plugin.host.paths import HostFiles, remove_files
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import Json
-from hami_plugin.node_status.annotations import FamilySource
+from hami_plugin.node_status.registration import FamilySource
 from hami_plugin.partitions.life import ABSENT
 from hami_plugin.partitions.manager import Partitions
 from hami_plugin.partitions.reconciliation import PodReservation

@@ -38,9 +38,8 @@ from hami_plugin.errors import ClusterError
 from hami_plugin.model.device import Links, Snapshot
 from hami_plugin.model.ports import NullObserver, Observer
 from hami_plugin.model.views import Feed, Json, revision
-from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.node_status.registration import LiveNode
+from hami_plugin.node_status.registration import FamilySource, LiveNode
 from hami_plugin.partitions.life import BLOCKING, ENDING, Entry
 from hami_plugin.partitions.manager import Partitions
 from hami_plugin.process.concurrency import Backoff, StuckError, Watched, WorkThread, wait_event

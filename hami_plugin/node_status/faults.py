@@ -15,8 +15,8 @@ from typing import Any
 from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.model.device import Action, Device, Fault, Health
 from hami_plugin.model.views import PodView
-from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.events import EventRecorder
+from hami_plugin.node_status.registration import FamilySource
 
 MAX_RECORDS = 1024
 """Devices whose last fault is kept: all of a node."""

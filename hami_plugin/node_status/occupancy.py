@@ -14,7 +14,7 @@ from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.errors import HamiError
 from hami_plugin.model.device import Device, physical_id
 from hami_plugin.model.placement import Grant
-from hami_plugin.node_status.annotations import FamilySource
+from hami_plugin.node_status.registration import FamilySource
 from hami_plugin.scheduler.engine.devices import sum_grants
 
 

@@ -18,7 +18,7 @@ from hami_plugin.allocation.identity import HeldShare, Key
 from hami_plugin.errors import HamiError
 from hami_plugin.model.usage import ContainerUsage, Pace, UsageState
 from hami_plugin.model.views import PodView
-from hami_plugin.node_status.annotations import FamilySource
+from hami_plugin.node_status.registration import FamilySource
 from hami_plugin.process.log import logger
 
 log = logger(__name__)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hami_plugin.model.device import Device, Links
-from hami_plugin.node_status.annotations import FamilySource
+from hami_plugin.node_status.registration import FamilySource
 
 MAX_PAIRS = 600
 """Links in one document: those of 35 devices, each with each."""

@@ -24,8 +24,7 @@ from hami_plugin.model.usage import ContainerUsage, DeviceLoad, DeviceUsage
 from hami_plugin.node_status.cost import Amount, CostAccount
 from hami_plugin.node_status.faults import FaultLog
 from hami_plugin.node_status.occupancy import DeviceOccupancy, Portion
-from hami_plugin.node_status.processes import FindPod, device_users
-from hami_plugin.node_status.usage import Loads, UsageReader, UsageReading
+from hami_plugin.node_status.usage import FindPod, Loads, UsageReader, UsageReading, device_users
 from hami_plugin.partitions.life import ABSENT, State
 from hami_plugin.telemetry.process_metrics import BUCKETS, ApiCallMetrics, gauge
 

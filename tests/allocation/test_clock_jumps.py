@@ -11,9 +11,8 @@ import pytest
 import hami_plugin
 import hami_plugin.node_status.registration
 from hami_plugin.allocation.settlement import lock_age
-from hami_plugin.node_status.annotations import FamilySource, Style
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.node_status.registration import LiveNode, Registration
+from hami_plugin.node_status.registration import FamilySource, LiveNode, Registration, Style
 from hami_plugin.process.concurrency import Backoff, Watched, cancel
 from hami_plugin.protocol.keys import NODE_LOCK
 from tests.support.builders import FAMILY, HANDSHAKE, NODE, grant, pod, snapshot

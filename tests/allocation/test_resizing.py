@@ -8,7 +8,7 @@ import pytest
 from hami_plugin.allocation.resizing import Resizer, ResizeRequest, parse_resize_request
 from hami_plugin.errors import ClusterError, HamiError
 from hami_plugin.model.device import Health
-from hami_plugin.node_status.annotations import FamilySource
+from hami_plugin.node_status.registration import FamilySource
 from hami_plugin.protocol.pods import decode_devices
 from tests.support.builders import ALLOCATED, CARD_MIB, FAMILY, QUESTION, container, grant, ids, pod, snapshot, uuid
 

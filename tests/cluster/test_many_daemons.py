@@ -8,9 +8,8 @@ import pytest
 
 from hami_plugin.cluster.client import connect
 from hami_plugin.cluster.informer import WatchTiming
-from hami_plugin.node_status.annotations import FamilySource, Style
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.node_status.registration import LiveNode, Registration
+from hami_plugin.node_status.registration import FamilySource, LiveNode, Registration, Style
 from hami_plugin.process.concurrency import Backoff, Watched
 from hami_plugin.scheduler.extender.extender import local_time
 from hami_plugin.simulation.apiserver import SimulatedApiServer

@@ -13,7 +13,7 @@ from hami_plugin.dra.slices import device_name
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.delivery import Delivery, Way
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.node_status.annotations import FamilySource
+from hami_plugin.node_status.registration import FamilySource
 from tests.support.builders import FAMILY, NODE, changed, uuid
 from tests.support.node import Node
 

@@ -11,8 +11,8 @@ from hami_plugin.dra.claims import ClaimError
 from hami_plugin.dra.preparing import PreparingTiming
 from hami_plugin.dra.slices import MEMORY
 from hami_plugin.model.device import Health, Snapshot, physical_counts
-from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.occupancy import device_occupancy
+from hami_plugin.node_status.registration import FamilySource
 from hami_plugin.sdk import Parameter, Parameters
 from tests.dra.node import BY_CDI, DRIVER, Claims, given
 from tests.support.builders import CARD_MIB, COUNT, changed, snapshot, uuid

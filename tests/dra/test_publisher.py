@@ -11,9 +11,8 @@ from hami_plugin.dra.slices import PoolContents, Taints, device_name, slice_view
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.model.views import NodeView
-from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.node_status.registration import LiveNode
+from hami_plugin.node_status.registration import FamilySource, LiveNode
 from hami_plugin.process.concurrency import Backoff, Watched
 from hami_plugin.simulation.objects import kept, misplaced
 from tests.support.builders import FAMILY, NODE, snapshot, uuid

@@ -34,7 +34,7 @@ from hami_plugin.errors import ClusterError, ConfigError, DriverUnavailableError
 from hami_plugin.host import runtimes
 from hami_plugin.host.bounded_yaml import read_yaml
 from hami_plugin.host.paths import HostPaths
-from hami_plugin.inventory.health_file import HealthMemory
+from hami_plugin.inventory.inventory import HealthMemory
 from hami_plugin.kubelet.api import deviceplugin_pb2 as plugin
 from hami_plugin.kubelet.api import podresources_pb2 as resources
 from hami_plugin.kubelet.holders import holders_of, kept_in

@@ -9,7 +9,7 @@ import pytest
 
 from hami_plugin.host import files
 from hami_plugin.inventory.health import Condition
-from hami_plugin.inventory.health_file import HealthMemory
+from hami_plugin.inventory.inventory import HealthMemory
 from hami_plugin.model.device import Fault, Health
 
 MEMORIES = []

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hami_plugin.inventory.health import HealthLimits
 from hami_plugin.inventory.inventory import Inventory, part, whole
 from hami_plugin.model.device import Discovery, Fault, Health, Link, Links, Sighting, Snapshot
-from hami_plugin.node_status.annotations import Style, wanted_annotations
+from hami_plugin.node_status.registration import Style, wanted_annotations
 from hami_plugin.process.concurrency import Watched
 from hami_plugin.sdk import HealthEvent
 from tests.support.builders import FAMILY, REGISTER, changed, device, uuid

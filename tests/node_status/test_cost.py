@@ -10,9 +10,9 @@ import pytest
 
 from hami_plugin.model.device import Snapshot
 from hami_plugin.node_status import cost
-from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.cost import CardShares, CostAccount, CostMeter, Holdings, Payer, card_shares
 from hami_plugin.node_status.occupancy import device_occupancy
+from hami_plugin.node_status.registration import FamilySource
 from hami_plugin.process.concurrency import Watched, cancel
 from tests.support.builders import CARD_MIB, FAMILY, device, grant, held_by, ids, pod, uuid
 from tests.support.scale import sized

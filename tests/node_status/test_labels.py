@@ -6,8 +6,7 @@ import pytest
 
 from hami_plugin.model.device import Snapshot, label_value
 from hami_plugin.model.views import NodeView
-from hami_plugin.node_status.annotations import FamilySource
-from hami_plugin.node_status.labels import labelling, own_labels, wanted_labels
+from hami_plugin.node_status.registration import FamilySource, labelling, own_labels, wanted_labels
 from hami_plugin.process.concurrency import Watched
 from hami_plugin.protocol.keys import LABELS
 from tests.support.builders import CARD_MIB, FAMILY, changed, device

@@ -3,8 +3,8 @@
 import pytest
 
 from hami_plugin.model.usage import DeviceLoad, UsageState
-from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.occupancy import device_occupancy
+from hami_plugin.node_status.registration import FamilySource
 from hami_plugin.node_status.usage import Loads, by_device
 from hami_plugin.process.concurrency import Watched
 from tests.support.builders import FAMILY, grant, held_by, ids, pod, snapshot, uuid

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from hami_plugin.allocation.allocator import question_of
-from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.occupancy import device_occupancy
+from hami_plugin.node_status.registration import FamilySource
 from hami_plugin.process.concurrency import Watched
 from hami_plugin.protocol.pods import decided_shares
 from hami_plugin.sdk import Resources, Units

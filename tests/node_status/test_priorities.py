@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from hami_plugin.errors import HamiError
 from hami_plugin.model.usage import ContainerUsage, Pace, UsageState
-from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.priorities import Priorities, Runner, paces, priority_of
+from hami_plugin.node_status.registration import FamilySource
 from hami_plugin.process.concurrency import Watched
 from tests.support.builders import COUNT, FAMILY, container, grant, held_by, pod, snapshot
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from hami_plugin.model.usage import DeviceLoad, DeviceProcess, ProcessOwner
 from hami_plugin.model.views import PodView, pod_view
-from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.occupancy import device_occupancy
-from hami_plugin.node_status.processes import Outsider, ProcessTotals, device_users
+from hami_plugin.node_status.registration import FamilySource
+from hami_plugin.node_status.usage import Outsider, ProcessTotals, device_users
 from hami_plugin.process.concurrency import Watched
 from tests.support.builders import FAMILY, grant, held_by, ids, pod, snapshot
 

@@ -8,14 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-import hami_plugin.node_status.annotations
 import hami_plugin.node_status.registration
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.device import Health, Link, Links, Snapshot
 from hami_plugin.model.views import NodeView
-from hami_plugin.node_status.annotations import MAX_ANNOTATION_BYTES, FamilySource, Style
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.node_status.registration import LiveNode, Registration
+from hami_plugin.node_status.registration import MAX_ANNOTATION_BYTES, FamilySource, LiveNode, Registration, Style
 from hami_plugin.process.concurrency import Backoff, Watched, cancel
 from hami_plugin.protocol.nodes import decode_json, decode_legacy, decode_scores
 from hami_plugin.sdk import AnnotationKeys
@@ -235,9 +233,9 @@ async def test_a_node_that_is_deleted_and_created_again_is_registered_again(star
 
 async def test_scores_follow_the_links_and_are_not_made_anew_for_a_fault(start, monkeypatch):
     made = []
-    real = hami_plugin.node_status.annotations.score_annotation
+    real = hami_plugin.node_status.registration.score_annotation
     monkeypatch.setattr(
-        hami_plugin.node_status.annotations, "score_annotation", lambda *asked: made.append(asked) or real(*asked)
+        hami_plugin.node_status.registration, "score_annotation", lambda *asked: made.append(asked) or real(*asked)
     )
     rig = start(snapshot(2, links=PAIR)).attach()
     await until(lambda: SCORE in rig.annotations)

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-import hami_plugin.node_status.annotations
+import hami_plugin.node_status.registration
 from hami_plugin.model.device import Health, Snapshot
-from hami_plugin.node_status.annotations import Rendered, Style, wanted_annotations
+from hami_plugin.node_status.registration import Rendered, Style, wanted_annotations
 from hami_plugin.protocol.nodes import decode_legacy, encode_legacy
 from tests.node_status.test_registration import Rig
 from tests.support.builders import FAMILY, HANDSHAKE, REGISTER, SCORE, changed, snapshot, uuid
@@ -80,9 +80,9 @@ def test_after_a_fault_the_register_reads_as_if_it_were_written_anew(legacy: boo
 
 def test_only_the_entry_of_a_device_that_has_changed_is_written_anew(monkeypatch: pytest.MonkeyPatch):
     rendered, written = Rendered(), []
-    entry = hami_plugin.node_status.annotations.json_entry
+    entry = hami_plugin.node_status.registration.json_entry
     monkeypatch.setattr(
-        hami_plugin.node_status.annotations, "json_entry", lambda info: written.append(info.index) or entry(info)
+        hami_plugin.node_status.registration, "json_entry", lambda info: written.append(info.index) or entry(info)
     )
     well = snapshot(3)
     first, second, third = well.devices

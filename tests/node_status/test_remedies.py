@@ -10,11 +10,18 @@ import pytest
 from hami_plugin.errors import ClusterError
 from hami_plugin.model.device import Health, Snapshot
 from hami_plugin.model.views import NodeCondition, NodeView
-from hami_plugin.node_status import condition, remediation
-from hami_plugin.node_status.annotations import FamilySource
-from hami_plugin.node_status.condition import WELL, NodeConditions, condition_of, kinds_of
-from hami_plugin.node_status.registration import LiveNode
-from hami_plugin.node_status.remediation import Remediation, Remedy, remediation_annotations, remedy
+from hami_plugin.node_status import remediation
+from hami_plugin.node_status.registration import FamilySource, LiveNode
+from hami_plugin.node_status.remediation import (
+    WELL,
+    NodeConditions,
+    Remediation,
+    Remedy,
+    condition_of,
+    kinds_of,
+    remediation_annotations,
+    remedy,
+)
 from hami_plugin.process.concurrency import Watched, cancel
 from hami_plugin.protocol.keys import RESET_WANTED
 from tests.support.builders import FAMILY, device, grant, held_by, ids, pod, uuid
@@ -65,8 +72,8 @@ def test_a_condition_is_unknown_without_a_driver_and_absent_without_devices(one,
 
 
 async def test_conditions_that_nobody_wants_are_taken_away_whenever_the_node_shows_them_and_not_looked_for(monkeypatch):
-    monkeypatch.setattr(condition, "EVERY_S", 3600.0)
-    monkeypatch.setattr(condition, "AGAIN_S", 0.0)
+    monkeypatch.setattr(remediation, "EVERY_S", 3600.0)
+    monkeypatch.setattr(remediation, "AGAIN_S", 0.0)
     left = NodeView(name="n", conditions=(NodeCondition(type="GPUDegraded", status="False", reason=WELL),))
     taken, node = [], LiveNode()
 

@@ -16,7 +16,7 @@ from hami_plugin.model.device import Snapshot
 from hami_plugin.model.placement import Share
 from hami_plugin.model.usage import ContainerUsage, DeviceUsage, UsageState
 from hami_plugin.node_status import usage
-from hami_plugin.node_status.annotations import FamilySource
+from hami_plugin.node_status.registration import FamilySource
 from hami_plugin.node_status.usage import FOLDER_KEPT_S, MAX_REMOVED, Pods, UsageReader, expired_folders
 from hami_plugin.process.concurrency import Watched
 from hami_plugin.sdk.family import ReadUsage

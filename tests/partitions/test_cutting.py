@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from hami_plugin.errors import HamiError
-from hami_plugin.partitions.cutting import Cutter
 from hami_plugin.partitions.life import State
+from hami_plugin.partitions.manager import Cutter
 from hami_plugin.partitions.reconciliation import Known
 from hami_plugin.sdk import NOWHERE, NoRoomError
 from tests.support.partition_agent import Agent, reservation

@@ -24,7 +24,7 @@ from hami_plugin.inventory.inventory import part
 from hami_plugin.model.delivery import ANSWERED_FOR
 from hami_plugin.model.ports import CheckpointEntry
 from hami_plugin.model.views import NodeView, PodView, pod_view
-from hami_plugin.node_status.annotations import FamilySource, Style, desired_annotations
+from hami_plugin.node_status.registration import FamilySource, Style, desired_annotations
 from hami_plugin.process.concurrency import Watched
 from hami_plugin.protocol.keys import OWN
 from hami_plugin.scheduler.engine.admission import Scheduling, admit_document, defaults, review

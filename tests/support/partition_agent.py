@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from hami_plugin.errors import HamiError
-from hami_plugin.partitions.cutting import Cutter, owners_of
 from hami_plugin.partitions.journal import PartitionJournal
 from hami_plugin.partitions.life import ABSENT, BLOCKING, ENDING, Entry, Owner, State, free_places
+from hami_plugin.partitions.manager import Cutter, owners_of
 from hami_plugin.partitions.reconciliation import Known, PodReservation
 from hami_plugin.sdk import NOWHERE, Partition, Placement, Reservation
 from tests.support.partitions import Cards, FakePartitionDriver, Killed

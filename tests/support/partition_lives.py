@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hami_plugin.errors import HamiError
-from hami_plugin.partitions.cutting import Cutter
 from hami_plugin.partitions.journal import PartitionJournal
 from hami_plugin.partitions.life import ABSENT, ENDING, Owner, State
+from hami_plugin.partitions.manager import Cutter
 from hami_plugin.partitions.reconciliation import Known, PodReservation
 from hami_plugin.sdk import NOWHERE, Partition, PartitionDriver, Reservation
 

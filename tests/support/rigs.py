@@ -24,7 +24,7 @@ from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.node_status.annotations import Style, wanted_annotations
+from hami_plugin.node_status.registration import Style, wanted_annotations
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.pods import decided_shares
 from hami_plugin.scheduler.engine.devices import Context

@@ -13,8 +13,8 @@ from hami_plugin.allocation.identity import HeldShare
 from hami_plugin.errors import HamiError
 from hami_plugin.model.device import Device, Health, Snapshot
 from hami_plugin.model.usage import DeviceLoad
-from hami_plugin.node_status.annotations import FamilySource
 from hami_plugin.node_status.occupancy import device_occupancy
+from hami_plugin.node_status.registration import FamilySource
 from hami_plugin.node_status.usage import Loads
 from hami_plugin.process.concurrency import Watched
 from hami_plugin.protocol.nodes import DeviceInfo

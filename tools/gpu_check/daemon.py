@@ -30,9 +30,8 @@ from hami_plugin.model.device import Device, Discovery, Health, Sighting, Snapsh
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.ports import NullObserver
 from hami_plugin.model.views import pod_view
-from hami_plugin.node_status.annotations import Style, wanted_annotations
 from hami_plugin.node_status.events import EventRecorder
-from hami_plugin.node_status.registration import LiveNode
+from hami_plugin.node_status.registration import LiveNode, Style, wanted_annotations
 from hami_plugin.process.concurrency import BoundedCalls, Watched, cancel
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_ALLOCATING, PHASE_SUCCESS
 from hami_plugin.protocol.pods import encode_devices

@@ -30,7 +30,7 @@ from hami_plugin.config.settings import Settings
 from hami_plugin.daemon.startup import Options, plan
 from hami_plugin.errors import ClusterError, ConfigError, HamiError, WireError
 from hami_plugin.model.views import Json, PodView, pod_view
-from hami_plugin.node_status.annotations import Traces
+from hami_plugin.node_status.registration import Traces
 from hami_plugin.process.concurrency import StuckError, WorkThread
 from hami_plugin.protocol.pods import decided_shares
 from hami_plugin.scheduler.extender.app import configured, families

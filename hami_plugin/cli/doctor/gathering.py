@@ -59,7 +59,7 @@ from hami_plugin.kubelet.holders import CheckpointFile, PodResourcesClient
 from hami_plugin.kubelet.listener import accepts
 from hami_plugin.model.device import Device, Snapshot
 from hami_plugin.model.views import Json
-from hami_plugin.node_status.annotations import Style, Traces, wanted_annotations
+from hami_plugin.node_status.registration import Style, Traces, wanted_annotations
 from hami_plugin.process.concurrency import StuckError
 from hami_plugin.protocol.nodes import unhealthy_key
 from hami_plugin.scheduler.extender.app import families

@@ -20,7 +20,7 @@ from hami_plugin.inventory.inventory import part
 from hami_plugin.model.device import Device
 from hami_plugin.model.machine import Machine
 from hami_plugin.model.views import NodeView, PodView, node_view, pod_view
-from hami_plugin.node_status.annotations import Style, wanted_annotations
+from hami_plugin.node_status.registration import Style, wanted_annotations
 from hami_plugin.scheduler.engine.admission import admit_pod
 from hami_plugin.scheduler.engine.capacity import sizes, why_impossible
 from hami_plugin.scheduler.engine.devices import Quota

@@ -18,7 +18,7 @@ from hami_plugin.demo.node import READ_ONCE, SimulatedNode, simulated_node
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.inventory.cdi_specs import SpecFiles
 from hami_plugin.model.device import Snapshot
-from hami_plugin.node_status.annotations import Style, wanted_annotations
+from hami_plugin.node_status.registration import Style, wanted_annotations
 from hami_plugin.telemetry.http import Probes, TelemetryServer
 
 PATHS = ("config", "simulation_dir", "kubeconfig", "kubelet_dir", "pod_resources_socket", "state_dir", "hook_path")

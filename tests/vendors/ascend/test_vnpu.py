@@ -13,7 +13,7 @@ from hami_plugin.errors import HamiError, RefusedError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import PodView
-from hami_plugin.node_status.annotations import Style, wanted_annotations
+from hami_plugin.node_status.registration import Style, wanted_annotations
 from hami_plugin.partitions.life import State
 from hami_plugin.protocol.nodes import decode_json
 from hami_plugin.sdk import NOWHERE, Cuttable, InUseError, NoRoomError, Partition, Placement, UnlistedCardsError

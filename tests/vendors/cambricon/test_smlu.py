@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError, HamiError
-from hami_plugin.partitions.cutting import Cutter
 from hami_plugin.partitions.journal import PartitionJournal
 from hami_plugin.partitions.life import ENDING, Owner, State
+from hami_plugin.partitions.manager import Cutter
 from hami_plugin.partitions.reconciliation import Known, PodReservation
 from hami_plugin.sdk import NOWHERE, InUseError, Mode, NoRoomError, Partition, Reservation, UnlistedCardsError
 from tests.support.partitions import Killed

@@ -12,7 +12,7 @@ import pytest
 from hami_plugin.errors import HamiError, RefusedError
 from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.placement import Assignment, Grant, Share
-from hami_plugin.node_status.annotations import Style, wanted_annotations
+from hami_plugin.node_status.registration import Style, wanted_annotations
 from hami_plugin.partitions.life import State
 from hami_plugin.sdk import NOWHERE, Cuttable, InUseError, Mode, NoRoomError, Partition, Placement
 from tests.support.partition_lives import Lives

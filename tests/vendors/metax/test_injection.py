@@ -8,7 +8,7 @@ import pytest
 
 from hami_plugin.model.delivery import ANSWERED_FOR
 from hami_plugin.model.device import Snapshot
-from hami_plugin.node_status.annotations import Style, wanted_annotations
+from hami_plugin.node_status.registration import Style, wanted_annotations
 from tests.support.rigs import golden
 from tests.vendors.metax.machines import machine
 from vendors.metax import VENDOR
