@@ -19,8 +19,7 @@ from bench.selection import held, peak
 from hami_plugin.model.views import PodView
 from hami_plugin.scheduler.engine.devices import ORDER_KEY
 from hami_plugin.scheduler.engine.filter import ClusterSnapshot, FilterCache, FilterResult, filter_nodes
-from hami_plugin.scheduler.engine.node_info import read_idle_node
-from hami_plugin.scheduler.engine.pod_info import patch
+from hami_plugin.scheduler.engine.node_info import patch, read_idle_node
 
 SEED = 16
 LIMIT = 0.6

@@ -12,7 +12,7 @@ from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.nodes import DeviceInfo, encode_json, score_annotation
 from hami_plugin.protocol.pods import encode_devices
-from hami_plugin.scheduler.engine.pod_info import PodIndex
+from hami_plugin.scheduler.engine.node_info import PodIndex
 from hami_plugin.sdk import Family, load_vendor, vendor_names
 
 DEVICE_TYPE = "NVIDIA"

@@ -16,8 +16,14 @@ from hami_plugin.protocol.nodes import DeviceInfo, NodeLock, render_lock
 from hami_plugin.scheduler.engine.admission import admit_document
 from hami_plugin.scheduler.engine.devices import ORDER_KEY
 from hami_plugin.scheduler.engine.fit import PodFit, fit_pod
-from hami_plugin.scheduler.engine.node_info import read_idle_node, read_node, scheduling_policies, with_legacy_register
-from hami_plugin.scheduler.engine.pod_info import assignment, bind_phase
+from hami_plugin.scheduler.engine.node_info import (
+    assignment,
+    bind_phase,
+    read_idle_node,
+    read_node,
+    scheduling_policies,
+    with_legacy_register,
+)
 from hami_plugin.scheduler.engine.requests import Denied
 from hami_plugin.sdk import Family
 from hami_plugin.simulation.apiserver import SimulatedApiServer

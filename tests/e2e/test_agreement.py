@@ -17,7 +17,7 @@ from hami_plugin.demo.node import NODE
 from hami_plugin.errors import HamiError
 from hami_plugin.model.views import node_view, pod_view
 from hami_plugin.protocol.nodes import refuses_key
-from hami_plugin.scheduler.engine.node_resources import insufficient_other
+from hami_plugin.scheduler.engine.node_info import insufficient_other
 from tests.support.agreement import Questions, every_family, ground
 from tests.support.live import Ended, Live, live
 from tests.support.machines import Case, Way

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from hami_plugin.scheduler.engine.scores import ordered
+from hami_plugin.scheduler.engine.policy import ordered
 from tests.hami import values
 from tests.hami.parity import NO_PERCENTAGE, REQUEST, Json, differences, no_request, whole_amount
 

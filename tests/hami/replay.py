@@ -26,9 +26,9 @@ from hami_plugin.scheduler.engine.fit import (
     pod_demands,
     refusal,
 )
-from hami_plugin.scheduler.engine.pod_info import patch
+from hami_plugin.scheduler.engine.node_info import patch
+from hami_plugin.scheduler.engine.policy import Weights, score, weights
 from hami_plugin.scheduler.engine.requests import Invalid
-from hami_plugin.scheduler.engine.scores import Weights, score, weights
 from tests.hami import values
 from tests.hami.catalog import Catalog
 from tests.hami.compare import compared, excused

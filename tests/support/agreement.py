@@ -32,9 +32,17 @@ from hami_plugin.scheduler.engine.capacity import sizes, why_impossible
 from hami_plugin.scheduler.engine.devices import Given
 from hami_plugin.scheduler.engine.filter import ClusterSnapshot, NoDemand, filter_nodes
 from hami_plugin.scheduler.engine.fit import PodFit, fit_pod
-from hami_plugin.scheduler.engine.node_info import read_idle_node, read_node, scheduling_policies, with_legacy_register
-from hami_plugin.scheduler.engine.node_resources import insufficient_other, resource_names, shares_without_device
-from hami_plugin.scheduler.engine.pod_info import PodIndex, patch
+from hami_plugin.scheduler.engine.node_info import (
+    PodIndex,
+    insufficient_other,
+    patch,
+    read_idle_node,
+    read_node,
+    resource_names,
+    scheduling_policies,
+    shares_without_device,
+    with_legacy_register,
+)
 from hami_plugin.scheduler.engine.requests import Denied
 from hami_plugin.sdk import Family, load_vendor, vendor_names
 from hami_plugin.simulation.hardware import vendor_of

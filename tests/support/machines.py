@@ -20,8 +20,7 @@ from hami_plugin.model.views import NodeView, PodView, pod_view
 from hami_plugin.protocol.nodes import DeviceInfo, without_refusals
 from hami_plugin.scheduler.engine.admission import admit_document
 from hami_plugin.scheduler.engine.fit import PodFit, fit_pod
-from hami_plugin.scheduler.engine.node_info import read_node, scheduling_policies
-from hami_plugin.scheduler.engine.pod_info import patch
+from hami_plugin.scheduler.engine.node_info import patch, read_node, scheduling_policies
 from hami_plugin.sdk import Family
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import machine_names

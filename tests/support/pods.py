@@ -8,7 +8,7 @@ from typing import Any
 
 from hami_plugin.model.views import PodView, pod_view
 from hami_plugin.scheduler.engine.devices import PodAllocation
-from hami_plugin.scheduler.engine.pod_info import PodInfo
+from hami_plugin.scheduler.engine.node_info import PodInfo
 from hami_plugin.sdk import Family, load_vendor, vendor_names
 from tests.hami import values
 from tests.support.hami import Json

@@ -23,8 +23,7 @@ from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.scheduler.engine.admission import admit_document
 from hami_plugin.scheduler.engine.fit import PodFit, fit_pod
-from hami_plugin.scheduler.engine.node_info import read_node, scheduling_policies
-from hami_plugin.scheduler.engine.pod_info import patch
+from hami_plugin.scheduler.engine.node_info import patch, read_node, scheduling_policies
 from hami_plugin.sdk import Family, load_vendor, vendor_names
 from hami_plugin.simulation.hardware import vendor_of
 from tests.support import contract

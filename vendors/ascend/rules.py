@@ -11,18 +11,29 @@ from typing import Any
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView, whole
 from hami_plugin.protocol.nodes import decode_json
-from hami_plugin.scheduler.engine.devices import WHOLE, Candidate, Charge, Context, DeviceState, Given, charge_request
+from hami_plugin.scheduler.engine.devices import (
+    WHOLE,
+    Candidate,
+    Charge,
+    Context,
+    DeviceState,
+    Given,
+    Reason,
+    charge_request,
+)
 from hami_plugin.scheduler.engine.policy import (
     CHARGED,
     ChargeCheck,
+    Decision,
     DeviceCheck,
     Policy,
     by_group,
+    neutral,
+    share_together,
     standard,
     when,
     whole_modules,
 )
-from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import (
     INT32_MAX,
     Admit,
@@ -33,7 +44,6 @@ from hami_plugin.scheduler.engine.requests import (
     count_request,
     limit_or_request,
 )
-from hami_plugin.scheduler.engine.scores import Decision, neutral, share_together
 from hami_plugin.sdk import AnnotationKeys, Family, Patch, Resources, SchedulingRules, both_keys
 from vendors.ascend.settings import MODULES, AscendSettings, Chip
 

@@ -16,10 +16,18 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.nodes import DeviceInfo
-from hami_plugin.scheduler.engine.devices import Candidate, Charge, Context, DeviceState, Given, restore_grant
+from hami_plugin.scheduler.engine.devices import (
+    Candidate,
+    Charge,
+    Context,
+    DeviceState,
+    Given,
+    Reason,
+    capacity,
+    from_capacity,
+    restore_grant,
+)
 from hami_plugin.scheduler.engine.policy import Policy, Selection, consecutive, first, standard
-from hami_plugin.scheduler.engine.reasons import Reason
-from hami_plugin.scheduler.engine.registered import capacity, from_capacity
 from hami_plugin.scheduler.engine.requests import Admitted, Asked, Demand, Denied, Invalid, amount, limit_or_request
 from hami_plugin.sdk import (
     AnnotationKeys,

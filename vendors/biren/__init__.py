@@ -14,7 +14,7 @@ from hami_plugin.config.vendors import ResourceName, TreeSettings, setting
 from hami_plugin.host.paths import HostPaths
 from hami_plugin.model.device import Device
 from hami_plugin.protocol.nodes import DeviceInfo, decode_json
-from hami_plugin.scheduler.engine.registered import in_percent
+from hami_plugin.scheduler.engine.devices import in_percent
 from hami_plugin.sdk import (
     AnnotationKeys,
     Card,

@@ -10,9 +10,8 @@ from hami_plugin.model.views import ContainerView, NodeView, PodView, whole
 from hami_plugin.protocol.grammar import INT64_MAX, from_json, object_of, objects, text_of, to_json
 from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.protocol.pods import encode_devices
-from hami_plugin.scheduler.engine.devices import Booked, Candidate, Charge, Context, DeviceState, Given
+from hami_plugin.scheduler.engine.devices import Booked, Candidate, Charge, Context, DeviceState, Given, Reason
 from hami_plugin.scheduler.engine.policy import Policy, free_cores, free_memory, standard
-from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import (
     Admit,
     Admitted,

@@ -15,8 +15,15 @@ from hami_plugin.protocol.grammar import from_json, int_of, object_of, to_json
 from hami_plugin.protocol.keys import OWN
 from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.protocol.pods import requesting_containers
-from hami_plugin.scheduler.engine.devices import WHOLE, Booked, Context, DeviceState, restore_grant, subtract_grant
-from hami_plugin.scheduler.engine.reasons import Reason
+from hami_plugin.scheduler.engine.devices import (
+    WHOLE,
+    Booked,
+    Context,
+    DeviceState,
+    Reason,
+    restore_grant,
+    subtract_grant,
+)
 from hami_plugin.scheduler.engine.requests import INT32_MAX
 from hami_plugin.sdk import Cuttable
 

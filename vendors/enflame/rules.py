@@ -9,10 +9,18 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.protocol.pods import encode_devices
-from hami_plugin.scheduler.engine.devices import Booked, Candidate, Charge, Context, DeviceState, Given, charge_request
+from hami_plugin.scheduler.engine.devices import (
+    Booked,
+    Candidate,
+    Charge,
+    Context,
+    DeviceState,
+    Given,
+    Reason,
+    charge_request,
+    from_capacity,
+)
 from hami_plugin.scheduler.engine.policy import CHARGED, Policy, enough, healthy, idle_device, of_this_type, standard
-from hami_plugin.scheduler.engine.reasons import Reason
-from hami_plugin.scheduler.engine.registered import from_capacity
 from hami_plugin.scheduler.engine.requests import (
     Admit,
     Admitted,

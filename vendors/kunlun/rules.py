@@ -16,13 +16,17 @@ from hami_plugin.scheduler.engine.devices import (
     DeviceState,
     Given,
     Piece,
+    Reason,
     charge_request,
     charge_whole_device,
+    from_capacity,
 )
 from hami_plugin.scheduler.engine.policy import (
+    Decision,
     DeviceCheck,
     Misfit,
     Policy,
+    Score,
     Select,
     Selection,
     alone_if_mutex,
@@ -33,8 +37,6 @@ from hami_plugin.scheduler.engine.policy import (
     named,
     of_this_type,
 )
-from hami_plugin.scheduler.engine.reasons import Reason
-from hami_plugin.scheduler.engine.registered import from_capacity
 from hami_plugin.scheduler.engine.requests import (
     Admitted,
     Asked,
@@ -45,7 +47,6 @@ from hami_plugin.scheduler.engine.requests import (
     count_request,
     if_limited,
 )
-from hami_plugin.scheduler.engine.scores import Decision, Score
 from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules, both_keys
 from vendors.kunlun.settings import KunlunSettings
 

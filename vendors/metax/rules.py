@@ -21,7 +21,10 @@ from hami_plugin.scheduler.engine.devices import (
     Context,
     DeviceState,
     Given,
+    Reason,
     Tenant,
+    from_annotation,
+    from_capacity,
     memory_of,
     subtract_grant,
 )
@@ -29,15 +32,16 @@ from hami_plugin.scheduler.engine.policy import (
     CHARGED,
     GO_TRUE,
     ChargeCheck,
+    Decision,
     Policy,
+    Ranking,
+    Score,
     enough,
     first,
     of_this_type,
     standard,
     when,
 )
-from hami_plugin.scheduler.engine.reasons import Reason
-from hami_plugin.scheduler.engine.registered import from_annotation, from_capacity
 from hami_plugin.scheduler.engine.requests import (
     INT32_MAX,
     Admit,
@@ -50,7 +54,6 @@ from hami_plugin.scheduler.engine.requests import (
     if_limited,
     limit_or_request,
 )
-from hami_plugin.scheduler.engine.scores import Decision, Ranking, Score
 from hami_plugin.sdk import AnnotationKeys, Family, Patch, Resources, SchedulingRules, both_keys
 from vendors.metax import zones
 from vendors.metax.settings import MetaxSettings

@@ -11,8 +11,7 @@ from collections.abc import Set as AbstractSet
 from itertools import combinations, product
 
 from hami_plugin.scheduler.engine.devices import Candidate, Context, DeviceState
-from hami_plugin.scheduler.engine.policy import enough
-from hami_plugin.scheduler.engine.scores import Decision
+from hami_plugin.scheduler.engine.policy import Decision, enough
 
 LINK = 10
 """What a pair within a zone is worth."""

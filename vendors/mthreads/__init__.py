@@ -22,10 +22,8 @@ from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.protocol.pods import encode_devices
-from hami_plugin.scheduler.engine.devices import Candidate, Context, Given
+from hami_plugin.scheduler.engine.devices import Candidate, Context, Given, Reason, from_summed_capacity
 from hami_plugin.scheduler.engine.policy import CHARGED, Policy, on_the_pods_device, standard
-from hami_plugin.scheduler.engine.reasons import Reason
-from hami_plugin.scheduler.engine.registered import from_summed_capacity
 from hami_plugin.scheduler.engine.requests import (
     Admit,
     Admitted,

@@ -31,6 +31,7 @@ from hami_plugin.scheduler.engine.devices import (
     DeviceState,
     Given,
     Instance,
+    Reason,
     Slice,
     book_grant,
     charge_request,
@@ -49,7 +50,6 @@ from hami_plugin.scheduler.engine.policy import (
     when,
     within_quota,
 )
-from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import (
     Admit,
     Admitted,

@@ -17,11 +17,8 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device, Discovery, Fault, Links, Sighting
 from hami_plugin.model.placement import Assignment
 from hami_plugin.protocol.nodes import DeviceInfo, decode_json
-from hami_plugin.scheduler.engine.devices import Context, DeviceState, Piece
-from hami_plugin.scheduler.engine.policy import by_group, when
-from hami_plugin.scheduler.engine.reasons import Reason
-from hami_plugin.scheduler.engine.registered import in_percent
-from hami_plugin.scheduler.engine.scores import Decision, share_together
+from hami_plugin.scheduler.engine.devices import Context, DeviceState, Piece, Reason, in_percent
+from hami_plugin.scheduler.engine.policy import Decision, by_group, share_together, when
 from hami_plugin.sdk import (
     AnnotationKeys,
     DeviceNodes,

@@ -14,7 +14,7 @@ from hami_plugin.model.views import ContainerView, Json, PodView
 from hami_plugin.protocol.keys import ASSIGNED_NODE, BIND_PHASE, PHASE_FAILED, PHASE_SUCCESS
 from hami_plugin.protocol.pods import DecidedShare, decided_shares, requesting_containers
 from hami_plugin.scheduler.engine.admission import DEFAULT_SCHEDULER, IGNORE
-from hami_plugin.scheduler.engine.reasons import Reason, parse_summary, plain
+from hami_plugin.scheduler.engine.devices import Reason, parse_summary, plain
 from hami_plugin.sdk import Family
 
 

@@ -15,11 +15,10 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView, whole
 from hami_plugin.protocol.nodes import refusal_of
 from hami_plugin.render.tables import aligned
-from hami_plugin.scheduler.engine.devices import Charge, Context, DeviceState, Quota
+from hami_plugin.scheduler.engine.devices import OURS, Charge, Context, DeviceState, Quota, Reason
 from hami_plugin.scheduler.engine.filter import NodeScore
 from hami_plugin.scheduler.engine.fit import Granted, PodFit, Refused, Step, Unschedulable
 from hami_plugin.scheduler.engine.policy import Policy
-from hami_plugin.scheduler.engine.reasons import OURS, Reason
 from hami_plugin.sdk import Family, unoccupied
 
 WHOLE_NODE = {

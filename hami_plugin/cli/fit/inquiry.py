@@ -26,9 +26,15 @@ from hami_plugin.scheduler.engine.capacity import sizes, why_impossible
 from hami_plugin.scheduler.engine.devices import Quota
 from hami_plugin.scheduler.engine.filter import ScoredNodes, score_nodes
 from hami_plugin.scheduler.engine.fit import CycleOptions, PodFit, Unschedulable, fit_pod
-from hami_plugin.scheduler.engine.node_info import read_idle_node, read_node, scheduling_policies
-from hami_plugin.scheduler.engine.node_resources import count_mismatch, insufficient_ids, insufficient_other
-from hami_plugin.scheduler.engine.pod_info import patch
+from hami_plugin.scheduler.engine.node_info import (
+    count_mismatch,
+    insufficient_ids,
+    insufficient_other,
+    patch,
+    read_idle_node,
+    read_node,
+    scheduling_policies,
+)
 from hami_plugin.scheduler.engine.quotas import quota
 from hami_plugin.scheduler.engine.requests import Denied
 from hami_plugin.sdk import Family, load_vendor

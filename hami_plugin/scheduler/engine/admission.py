@@ -10,11 +10,14 @@ from hami_plugin.model.views import CONTAINER_LISTS, ContainerView, PodView, cro
 from hami_plugin.process.concurrency import Pausing, run_without_pauses
 from hami_plugin.scheduler.engine.devices import Quota
 from hami_plugin.scheduler.engine.fit import overlong_annotation, pod_demands_pausing, requested_policies
-from hami_plugin.scheduler.engine.node_info import scheduling_policies
-from hami_plugin.scheduler.engine.node_resources import shares_without_device, shares_without_device_pausing
+from hami_plugin.scheduler.engine.node_info import (
+    scheduling_policies,
+    shares_without_device,
+    shares_without_device_pausing,
+)
+from hami_plugin.scheduler.engine.policy import weights
 from hami_plugin.scheduler.engine.quotas import beyond
 from hami_plugin.scheduler.engine.requests import Admitted, Denied, Invalid
-from hami_plugin.scheduler.engine.scores import weights
 from hami_plugin.sdk import Family
 
 Operation = Mapping[str, Any]

@@ -1,18 +1,89 @@
-"""Devices as a scheduler sees them: what each has, what pods have of it, and what a container is billed."""
+"""Devices as a scheduler sees them: what each has, what pods have of it, and what a container is billed.
+
+HAMi's reasons why a device, or a node, does not serve.
+
+Which devices of a family a node has, as its annotations or its capacity say.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any, NamedTuple
 
-from hami_plugin.model.device import NO_LINKS, PairScores
+from hami_plugin.errors import WireError
+from hami_plugin.model.device import MAX_DEVICES, NO_LINKS, PairScores
 from hami_plugin.model.placement import Grant
-from hami_plugin.model.views import NodeView, PodView
+from hami_plugin.model.views import NodeView, PodView, whole
 from hami_plugin.protocol.nodes import DeviceInfo
-from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Demand, Invalid, Request
 from hami_plugin.scheduler.engine.topology import ChoiceCache
+
+_PART = re.compile(r"([0-9]+)/[0-9]+ (\S+)")
+_DETAIL = re.compile(r"\([^()\s]*\)$")
+
+
+class Reason(StrEnum):
+    """The wire's names. A device counts for the first that applies. ``WHOLE_ONLY`` is ours, and not one of HAMi's.
+
+    So are ``NO_PARTITION``, ``ONE_PARTITION`` and ``UNCOUNTED``.
+    """
+
+    UNHEALTHY = "CardNotHealth"
+    SICK = "CardUnhealthy"
+    CORDONED = "CardCordoned"
+    TYPE_MISMATCH = "CardTypeMismatch"
+    UUID_MISMATCH = "CardUuidMismatch"
+    NO_SLOT = "CardTimeSlicingExhausted"
+    NO_MEMORY = "CardInsufficientMemory"
+    NO_CORES = "CardInsufficientCore"
+    CORES_EXHAUSTED = "CardComputeUnitsExhausted"
+    EXCLUSIVE = "ExclusiveDeviceAllocateConflict"
+    CUSTOM_RULE = "CardNotFoundCustomFilterRule"
+    NO_MIG_PLACE = "CardMigTopologyInfeasible"
+    QOS_MISMATCH = "CardQosPolicyMismatch"
+    APP_CLASS_MISMATCH = "CardAppClassMismatch"
+    QUOTA = "ResourceQuotaNotFit"
+    WHOLE_ONLY = "CardServedWholeOnly"
+    NO_PARTITION = "CardWithoutFreePartition"
+    ONE_PARTITION = "OnePartitionPerPod"
+    UNCOUNTED = "ResourceNotCountedByNode"
+    MODE = "ModeNotFit"
+    NUMA = "NumaNotFit"
+    TOO_FEW = "AllocatedCardsInsufficientRequest"
+    TOO_FEW_ON_NODE = "NodeInsufficientDevice"
+
+
+OURS: Mapping[Reason, str] = {
+    Reason.NO_PARTITION: "no partition that is large enough is free, nor can one be cut",
+    Reason.ONE_PARTITION: "a container, or a pod where partitions are lent, can have one partition of one card",
+    Reason.UNCOUNTED: "the node's kubelet counts the number of slices and not what is asked for",
+}
+"""The explanation of each reason that is not HAMi's. None has a comma, which separates reasons."""
+
+
+def summary(reasons: Mapping[Reason, int] | Mapping[str, int], total: int) -> str:
+    """HAMi's text: ``3/8 CardInsufficientMemory, 5/8 CardUuidMismatch``, sorted as strings."""
+    return ", ".join(sorted(f"{count}/{total} {reason}" for reason, count in reasons.items()))
+
+
+def detailed(reason: str, detail: str) -> str:
+    """A reason with the family's detail, as in ``summary``: ``CardQosPolicyMismatch(x)``."""
+    return f"{reason}({detail})"
+
+
+def plain(reason: str) -> str:
+    """HAMi's reason without the detail."""
+    return _DETAIL.sub("", reason)
+
+
+def parse_summary(text: str) -> Mapping[str, int]:
+    """How many devices each reason of a ``summary`` is about, HAMi's or not. Other text is skipped."""
+    parts = (_PART.match(part) for part in text.split(", "))
+    return {part.group(2): int(part.group(1)) for part in parts if part}
+
 
 MAX_BYTES = 4096
 MAX_NAMES = 256
@@ -447,3 +518,79 @@ def _held(holding: PodAllocation, request: Request, *, bits: bool) -> Piece:
             running.append(piece)
     over = holding.pod.phase == "Running"
     return sum_grants(running, bits=bits) if over else effective_grants((*alone, *running), len(alone), bits=bits)
+
+
+Decode = Callable[[str], tuple[DeviceInfo, ...]]
+NodeDevices = Callable[[NodeView], tuple[DeviceInfo, ...]]
+"""WireError when what the node says cannot be read, or cannot be; empty when the node has none of the family."""
+
+
+def from_annotation(key: str, decode: Decode) -> NodeDevices:
+    """The devices in the annotation ``key``."""
+    return lambda node: decode(node.annotations[key]) if node.annotations.get(key) else ()
+
+
+def in_percent(decode: Decode) -> Decode:
+    """As ``decode`` reads them, but with 100 % of cores each, whatever the agent wrote."""
+    return lambda text: tuple(replace(info, devcore=100) for info in decode(text))
+
+
+def from_capacity(resource: str, device: Callable[[NodeView, int, int], DeviceInfo]) -> NodeDevices:
+    """As many as the node's capacity says; ``device`` describes one, by its number and how many there are.
+
+    WireError when that is more than any machine has.
+    """
+
+    def devices(node: NodeView) -> tuple[DeviceInfo, ...]:
+        count = _plausible(node, resource, capacity(node, resource))
+        return tuple(device(node, number, count) for number in range(count))
+
+    return devices
+
+
+def from_summed_capacity(cores: str, memory: str, *, each: int, unit: int, name: str, device_type: str) -> NodeDevices:
+    """The node's capacity has the cores and the memory of all cards: ``each`` cores a card, memory in ``unit`` MiB.
+
+    WireError when those are more cards than any machine has.
+    """
+
+    def devices(node: NodeView) -> tuple[DeviceInfo, ...]:
+        total, units = capacity(node, cores), capacity(node, memory)
+        cards = _plausible(node, cores, -(-total // each))
+        return tuple(
+            DeviceInfo(
+                id=f"{node.name}-{name}-{number}",
+                index=number,
+                count=100,
+                devmem=units * unit * each // total,
+                devcore=each,
+                type=device_type,
+                health=True,
+            )
+            for number in range(cards)
+        )
+
+    return devices
+
+
+def _plausible(node: NodeView, resource: str, count: int) -> int:
+    if count > MAX_DEVICES:
+        raise WireError(
+            f"node {node.name} tells of {node.capacity[resource]} {resource}, which is {count} devices; "
+            f"no node has more than {MAX_DEVICES}"
+        )
+    return count
+
+
+def capacity(node: NodeView, resource: str) -> int:
+    """The node's capacity of a resource; 0 when it has none, or an unreadable one."""
+    if resource not in node.capacity:  # nearly always: a scheduler asks each node for what each vendor has
+        return 0
+    try:
+        return max(0, whole(node.capacity[resource]))
+    except ValueError:
+        return 0
+
+
+def no_devices(_node: NodeView) -> tuple[DeviceInfo, ...]:
+    return ()

@@ -12,7 +12,7 @@ from typing import TypeVar, overload
 
 from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.process.concurrency import Pausing, run_without_pauses
-from hami_plugin.scheduler.engine.devices import Given, NodeInfo
+from hami_plugin.scheduler.engine.devices import Given, NodeInfo, parse_summary
 from hami_plugin.scheduler.engine.fit import (
     CycleOptions,
     PodFit,
@@ -24,16 +24,19 @@ from hami_plugin.scheduler.engine.fit import (
     pod_request,
 )
 from hami_plugin.scheduler.engine.node_info import (
+    ChangeLog,
+    PodIndex,
+    PodInfo,
+    count_mismatch,
+    insufficient_ids,
     read_idle_node,
     requested_families,
     scheduling_policies,
+    shares_without_device,
     subtract_held,
 )
-from hami_plugin.scheduler.engine.node_resources import count_mismatch, insufficient_ids, shares_without_device
-from hami_plugin.scheduler.engine.pod_info import ChangeLog, PodIndex, PodInfo
-from hami_plugin.scheduler.engine.reasons import parse_summary
+from hami_plugin.scheduler.engine.policy import Decision, Ranking, fullness
 from hami_plugin.scheduler.engine.requests import Invalid
-from hami_plugin.scheduler.engine.scores import Decision, Ranking, fullness
 from hami_plugin.scheduler.engine.topology import ChoiceCache
 from hami_plugin.sdk import Family
 

@@ -18,6 +18,7 @@ from hami_plugin.process.concurrency import Pausing, run_without_pauses
 from hami_plugin.protocol.nodes import refusal_of
 from hami_plugin.scheduler.engine.devices import (
     ORDER_KEY,
+    OURS,
     AnnotationLists,
     Candidate,
     Context,
@@ -26,18 +27,24 @@ from hami_plugin.scheduler.engine.devices import (
     NodeInfo,
     Piece,
     Quota,
+    Reason,
+    detailed,
     oversized_annotation,
+    summary,
 )
 from hami_plugin.scheduler.engine.policy import (
+    EVEN,
     Detail,
     Misfit,
     Policy,
+    Weights,
     consulted_annotations,
+    device_scorer,
+    ordered,
     prepare_checks,
+    weights,
 )
-from hami_plugin.scheduler.engine.reasons import OURS, Reason, detailed, summary
 from hami_plugin.scheduler.engine.requests import Demand, Invalid, is_part
-from hami_plugin.scheduler.engine.scores import EVEN, Weights, device_scorer, ordered, weights
 from hami_plugin.scheduler.engine.topology import ChoiceCache
 
 

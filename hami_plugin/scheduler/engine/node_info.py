@@ -1,17 +1,25 @@
-"""What a node has and lacks: its devices as registered, less what pods have of them, and whether its daemons live."""
+"""What a node has and lacks: its devices as registered, less what pods have of them, and whether its daemons live.
+
+What the kubelet counts of a pod: resources by name, beside the devices that were chosen.
+
+Which pods have what on which node: how a decision is written to a pod, read from it once, and checked again.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import takewhile
 
 from hami_plugin.errors import WireError
 from hami_plugin.model.device import NO_LINKS, PairScores
-from hami_plugin.model.views import NodeView, PodView, whole
+from hami_plugin.model.views import ContainerView, NodeView, PodPatch, PodView, whole
+from hami_plugin.process.concurrency import Pausing, run_without_pauses
 from hami_plugin.protocol.grammar import in_range, printable
-from hami_plugin.protocol.keys import ASSIGNED_NODE
+from hami_plugin.protocol.keys import ASSIGNED_NODE, ASSIGNED_TIME, BIND_PHASE, BIND_TIME, PHASE_ALLOCATING
 from hami_plugin.protocol.nodes import (
     DeviceInfo,
     decode_legacy,
@@ -23,11 +31,131 @@ from hami_plugin.protocol.nodes import (
     unhealthy_indices,
 )
 from hami_plugin.protocol.pods import SEPARATORS, decode_devices
-from hami_plugin.scheduler.engine.devices import DevicePool, NodeInfo, PodAllocation, Slice, idle_state
+from hami_plugin.scheduler.engine.devices import DevicePool, Given, NodeInfo, PodAllocation, Slice, idle_state
 from hami_plugin.scheduler.engine.devices import subtract_holdings as in_use
-from hami_plugin.scheduler.engine.fit import Policies
-from hami_plugin.scheduler.engine.node_resources import counted_resources, peak_requests
+from hami_plugin.scheduler.engine.fit import PodFit, Policies, refit_pod
 from hami_plugin.sdk import Family
+
+NATIVE = "kubernetes.io/"
+"""Part of the names of resources that are the kubelet's own, as is every name without a slash."""
+
+
+def resource_names(family: Family) -> frozenset[str]:
+    """The resources by which containers ask for the family's devices."""
+    names = family.resources
+    every = (names.count, names.memory, names.memory_percent, names.cores, *(one.resource for one in names.units))
+    return frozenset(name for name in every if name)
+
+
+def shares_without_device(pod: PodView, families: Sequence[Family]) -> str:
+    """Which container asks for a device's memory or cores, and for no device; empty where none does.
+
+    It would be given none. Where the kubelet counts that resource, its daemon would be asked for what nobody decided.
+    """
+    return run_without_pauses(shares_without_device_pausing(pod, families))
+
+
+def shares_without_device_pausing(pod: PodView, families: Sequence[Family]) -> Pausing[str]:
+    """The same, with a pause after each container."""
+    for container in pod.containers:
+        if lone := _without_device(container, families):
+            return lone
+        yield
+    return ""
+
+
+def _without_device(container: ContainerView, families: Sequence[Family]) -> str:
+    asked = {name for name in (*container.limits, *container.requests) if container.amount(name) > 0}
+    if not asked:
+        return ""
+    ours = [family for family in families if family.rules.policy and asked & resource_names(family)]
+    wanting = [one for one in ours if one.rules.policy and one.rules.policy.request(container) is not None]
+    lone = asked & frozenset().union(*map(resource_names, ours)) - frozenset().union(*map(resource_names, wanting))
+    if not lone:
+        return ""
+    resource = min(lone)
+    counts = sorted({family.resources.count for family in ours if resource in resource_names(family)})
+    return f"container {container.name} asks for {resource}, and for no {' or '.join(counts)}"
+
+
+def count_mismatch(pod: PodView, given: Given, families: Iterable[Family]) -> str:
+    """Where the kubelet would count something else than was decided; empty where it counts the same.
+
+    Beside devices it counts some families' memory and cores, by what a container writes: the daemon is asked for so
+    many, and hands out what was decided, or nothing.
+    """
+    for family in families:
+        for container, piece in zip(pod.containers, given.get(family.resources.device_type, ()), strict=False):
+            for units in family.resources.units if piece else ():
+                counted, decided = container.amount(units.resource), sum(map(units.of_grant, piece))
+                if counted and counted != decided:
+                    return (
+                        f"container {container.name} asks for {counted} {units.resource} in all and its "
+                        f"{len(piece)} {family.resources.count} come to {decided}"
+                    )
+    return ""
+
+
+def insufficient_other(pod: PodView, node: NodeView, families: Iterable[Family]) -> str:
+    """Which resource of no family the node does not offer enough of, as kube-scheduler would find; empty where none."""
+    foreign = frozenset().union(*map(_extended, pod.containers)) - frozenset().union(*map(resource_names, families))
+    offered = node.allocatable or node.capacity
+    for resource, wanted in sorted(peak_requests(pod, foreign).items()):
+        there = _units(offered.get(resource, "0"))
+        if wanted > there:
+            has = f"has {there}" if resource in offered else "offers none"
+            return f"Insufficient {resource}: {wanted} asked for; node {node.name} {has}"
+    return ""
+
+
+def insufficient_ids(pod: PodView, node_info: NodeInfo, families: Iterable[Family]) -> str:
+    """Of which resource the kubelet has fewer ids left than the pod takes; empty where none is known.
+
+    By the devices there may be room: those that init containers had are free once they are over, and their ids are
+    not.
+    """
+    if not node_info.kept:
+        return ""
+    offered = node_info.node.allocatable or node_info.node.capacity
+    for resource, wanted in sorted(peak_requests(pod, counted_resources(families)).items()):
+        kept = node_info.kept.get(resource, 0)
+        if resource in offered and wanted + kept > (there := _units(offered[resource])):
+            return (
+                f"Insufficient {resource}: {wanted} asked for; node {node_info.node.name} has {there}, of which pods "
+                f"keep {kept}, those of init containers that are over among them"
+            )
+    return ""
+
+
+def counted_resources(families: Iterable[Family]) -> frozenset[str]:
+    """The resources by which kubelets count these families."""
+    resources = [family.resources for family in families]
+    return frozenset(name for one in resources for name in (one.count, *(unit.resource for unit in one.units)))
+
+
+def peak_requests(pod: PodView, names: frozenset[str]) -> Counter[str]:
+    """Of each of these resources the most that is asked for at a time: sidecars run on, plain init containers end."""
+    running: Counter[str] = Counter()
+    peak: Counter[str] = Counter()
+    for container in pod.containers:
+        asked = Counter({name: container.amount(name) for name in names if container.amount(name) > 0})
+        if container.alone:
+            peak |= running + asked
+        else:
+            running += asked
+    return peak | running
+
+
+def _extended(container: ContainerView) -> frozenset[str]:
+    names = (*container.limits, *container.requests)
+    return frozenset(name for name in names if "/" in name and NATIVE not in name)
+
+
+def _units(text: str) -> int:
+    try:
+        return whole(text)
+    except ValueError:
+        return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,3 +459,198 @@ def _unheard(node: NodeView, family: Family, before: NodeView | None, *, known: 
         return True
     same_devices = before.annotations.get(keys.register) == node.annotations.get(keys.register)
     return known and same_devices and (not text or is_question(text))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodInfo:
+    """One pod's part of a node, by device type. ``problems`` are annotations that could not be read."""
+
+    pod: PodView
+    node: str
+    held: Mapping[str, PodAllocation] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+    def updated(self, pod: PodView) -> PodInfo:
+        """The same part, of a newer version of the pod: usage depends on its phase."""
+        return replace(
+            self, pod=pod, held={device_type: replace(one, pod=pod) for device_type, one in self.held.items()}
+        )
+
+
+def pod_info(pod: PodView, families: Iterable[Family]) -> PodInfo | None:
+    """What a pod's annotations say. None when no scheduler has decided on it."""
+    if not pod.annotations.get(ASSIGNED_NODE):
+        return None
+    problems: list[str] = []
+    held = pod_allocations(pod, families, problems)
+    return PodInfo(pod=pod, node=node_of(pod), held=held, problems=tuple(problems))
+
+
+class ChangeLog:
+    """Names of what has changed, in the order of their last change, so that a reader works out only those anew.
+
+    The oldest are forgotten once there are too many: a reader that was last here before then starts over.
+    """
+
+    def __init__(self, room: int = 50_000) -> None:
+        self.mark = 0
+        self._room = room
+        self._forgotten = 0
+        self._at: dict[str, int] = {}
+
+    def note(self, name: str) -> None:
+        """It has changed."""
+        self.mark += 1
+        self._at.pop(name, None)
+        self._at[name] = self.mark
+        if len(self._at) > self._room:
+            there = list(self._at.items())
+            self._forgotten = there[self._room // 2][1]
+            self._at = dict(there[self._room // 2 + 1 :])
+
+    def since(self, mark: int) -> Sequence[str] | None:
+        """What has changed after this mark; None when that is not known any more."""
+        if mark < self._forgotten:
+            return None
+        return [name for name, _ in takewhile(lambda one: one[1] > mark, reversed(self._at.items()))]
+
+
+class PodIndex:
+    """Entries by the pod's UID, and by node. What is asked often is kept: a node's entries are not searched for.
+
+    ``changes`` names the nodes whose entries have changed.
+    """
+
+    def __init__(self, entries: Iterable[PodInfo] = ()) -> None:
+        self.changes = ChangeLog()
+        self._entries: dict[str, PodInfo] = {}
+        self._nodes: dict[str, dict[str, PodInfo]] = {}
+        self._listed: dict[str, tuple[PodInfo, ...]] = {}
+        self._namespaces: dict[str, dict[str, PodInfo]] = {}
+        for one in entries:
+            self.put(one)
+
+    @property
+    def entries(self) -> Mapping[str, PodInfo]:
+        return self._entries
+
+    def on(self, node: str, *, without: str | None = None) -> Sequence[PodInfo]:
+        """A node's entries, without that of one pod. The same object while nothing changes."""
+        there = self._nodes.get(node, {})
+        if without in there:
+            return [one for uid, one in there.items() if uid != without]
+        listed = self._listed.get(node)
+        if listed is None:
+            listed = self._listed[node] = tuple(there.values())
+        return listed
+
+    def keep(self, nodes: Collection[str]) -> None:
+        """Forget what was asked of other nodes, once it is the most."""
+        if len(self._listed) > 2 * len(nodes):
+            self._listed = {name: entries for name, entries in self._listed.items() if name in nodes}
+
+    def of(self, namespace: str, *, without: str | None = None) -> Sequence[PodInfo]:
+        """A namespace's entries, without that of one pod."""
+        return [one for uid, one in self._namespaces.get(namespace, {}).items() if uid != without]
+
+    def see(self, pod: PodView, families: Iterable[Family]) -> None:
+        """A version of a pod from a watch. One that has ended has nothing; one that is being deleted keeps what it has.
+
+        A version without a decision may be older than our own: then the decision stands. One that was taken back says
+        so.
+        """
+        if pod.terminal or (not pod.node and pod.annotations.get(ASSIGNED_NODE) == ""):
+            self.drop(pod.uid)
+        elif pod.deleted and pod.uid in self._entries:
+            self.update(pod)
+        elif found := pod_info(pod, families):
+            self.put(found)
+        else:
+            self.update(pod)
+
+    def put(self, one: PodInfo) -> bool:
+        """Enter a pod, in place of what was known of it. Whether it is new."""
+        new = not self.drop(one.pod.uid)
+        self._entries[one.pod.uid] = one
+        self._nodes.setdefault(one.node, {})[one.pod.uid] = one
+        self._namespaces.setdefault(one.pod.namespace, {})[one.pod.uid] = one
+        self._listed.pop(one.node, None)
+        self.changes.note(one.node)
+        return new
+
+    def update(self, pod: PodView) -> None:
+        """A newer version of a pod that is known. What it has stays as it is."""
+        known = self._entries.get(pod.uid)
+        if known:
+            self.put(known.updated(pod))
+
+    def drop(self, uid: str) -> bool:
+        """The pod is gone. Whether it was known."""
+        known = self._entries.pop(uid, None)
+        if known is None:
+            return False
+        self._listed.pop(known.node, None)
+        self.changes.note(known.node)
+        pods = self._nodes[known.node]
+        del pods[uid]
+        if not pods:
+            del self._nodes[known.node]
+        others = self._namespaces[known.pod.namespace]
+        del others[uid]
+        if not others:
+            del self._namespaces[known.pod.namespace]
+        return True
+
+
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+
+
+def patch(families: Iterable[Family], pod: PodView, placed: PodFit) -> Mapping[str, str]:
+    """What is written to the pod beside the time: its node, and each family's part, one entry for each container."""
+    written = {ASSIGNED_NODE: placed.node_info.node.name}
+    decided = replace(pod, annotations={**pod.annotations, **written})
+    for family in families:
+        if family.resources.device_type in placed.given:
+            written |= family.rules.patch(family, decided, placed.given)
+    return written
+
+
+def assignment(families: Iterable[Family], pod: PodView, placed: PodFit, now: datetime) -> PodPatch:
+    """The whole decision, before the pod is bound."""
+    return patch_with_label({**patch(families, pod, placed), ASSIGNED_TIME: _seconds(now)})
+
+
+def bind_phase(now: datetime) -> PodPatch:
+    """The pod is about to be bound: the node's daemon may hand out what was decided."""
+    return PodPatch(annotations={BIND_PHASE: PHASE_ALLOCATING, BIND_TIME: _seconds(now)})
+
+
+UNASSIGNED = PodPatch(annotations={ASSIGNED_NODE: ""})
+"""The pod holds nothing of any node: what was decided before is no more, for any scheduler that reads it."""
+
+
+def patch_with_label(annotations: Mapping[str, str]) -> PodPatch:
+    """Annotations, and the pod's node as a label too: monitors select pods by it.
+
+    A node's name may be longer than a label can be. Then there is none, since the API server would refuse it all.
+    """
+    node = annotations.get(ASSIGNED_NODE, "")
+    return PodPatch(annotations=annotations, labels={ASSIGNED_NODE: node} if _LABEL.fullmatch(node) else {})
+
+
+def _seconds(now: datetime) -> str:
+    return str(int(now.timestamp()))
+
+
+def conflict(
+    families: tuple[Family, ...], node_info: NodeInfo, own: PodInfo, others: Sequence[PodInfo], *, order: str
+) -> str:
+    """Why a pod cannot have what was decided, beside those that are bound to its node; empty when it can.
+
+    ``others`` may be of other schedulers' hands, decided at the same time.
+    """
+    held = [one.held for one in others]
+    pieces = {device_type: [piece for piece in holding.pieces if piece] for device_type, holding in own.held.items()}
+    left = subtract_held(node_info, families, held)
+    why = refit_pod(own.pod, scheduling_policies(requested_families(own.pod, families)), left, pieces, order)
+    return why or contested_parts(node_info, families, own.held, left) or insufficient_ids(own.pod, left, families)

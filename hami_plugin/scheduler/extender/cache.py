@@ -27,9 +27,15 @@ from hami_plugin.scheduler.engine.capacity import Sizes, largest, sizes
 from hami_plugin.scheduler.engine.devices import NodeInfo, Quota
 from hami_plugin.scheduler.engine.filter import ClusterSnapshot, FilterCache, OccupiedNode
 from hami_plugin.scheduler.engine.fit import CycleOptions
-from hami_plugin.scheduler.engine.node_info import Handshakes, check_handshakes, read_idle_node
-from hami_plugin.scheduler.engine.pod_info import ChangeLog, PodIndex, PodInfo
-from hami_plugin.scheduler.engine.pod_info import pod_info as entry_of
+from hami_plugin.scheduler.engine.node_info import (
+    ChangeLog,
+    Handshakes,
+    PodIndex,
+    PodInfo,
+    check_handshakes,
+    read_idle_node,
+)
+from hami_plugin.scheduler.engine.node_info import pod_info as entry_of
 from hami_plugin.scheduler.engine.quotas import limits, used
 from hami_plugin.scheduler.extender.claiming import ClaimedPods
 from hami_plugin.sdk import Family

@@ -12,9 +12,8 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from hami_plugin.process.concurrency import Pausing, run_in_slices
-from hami_plugin.scheduler.engine.devices import DeviceState, sum_grants
+from hami_plugin.scheduler.engine.devices import DeviceState, Reason, parse_summary, plain, sum_grants
 from hami_plugin.scheduler.engine.filter import UNREGISTERED, OccupiedNode
-from hami_plugin.scheduler.engine.reasons import Reason, parse_summary, plain
 from hami_plugin.scheduler.extender.cache import SchedulerCache
 from hami_plugin.sdk import Family, Resources
 from hami_plugin.telemetry.process_metrics import ApiCallMetrics, gauge

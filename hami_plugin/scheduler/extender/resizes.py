@@ -30,8 +30,7 @@ from hami_plugin.protocol.pods import (
     with_grants,
 )
 from hami_plugin.scheduler.engine.devices import NodeInfo, Quota
-from hami_plugin.scheduler.engine.node_info import subtract_held
-from hami_plugin.scheduler.engine.pod_info import PodInfo, pod_info
+from hami_plugin.scheduler.engine.node_info import PodInfo, pod_info, subtract_held
 from hami_plugin.scheduler.engine.quotas import PREFIX, used
 from hami_plugin.scheduler.extender.cache import SchedulerCache
 from hami_plugin.sdk import Family

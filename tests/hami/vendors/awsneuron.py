@@ -8,8 +8,7 @@ from itertools import dropwhile
 from typing import Any
 
 from hami_plugin.model.placement import Grant
-from hami_plugin.scheduler.engine.devices import DeviceState
-from hami_plugin.scheduler.engine.reasons import Reason
+from hami_plugin.scheduler.engine.devices import DeviceState, Reason
 from hami_plugin.scheduler.engine.requests import INT32_MAX, Demand
 from tests.hami import fits, values
 from tests.hami.compare import compared

@@ -7,8 +7,7 @@ from collections.abc import Set as AbstractSet
 from fractions import Fraction
 
 from hami_plugin.model.placement import Grant
-from hami_plugin.scheduler.engine.devices import DeviceState
-from hami_plugin.scheduler.engine.reasons import Reason
+from hami_plugin.scheduler.engine.devices import DeviceState, Reason
 from tests.hami import fits, values
 from tests.hami.parity import (
     ADMISSION,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hami_plugin.scheduler.engine.devices import Reason
 from hami_plugin.scheduler.engine.policy import on_the_pods_device
-from hami_plugin.scheduler.engine.reasons import Reason
 from tests.hami import fits
 from tests.hami.parity import PLACED, Json, Parity, asks_fit, but_for, differences, granted, sound
 from vendors.mthreads import DEVICE_TYPE, INDICES, MthreadsSettings, all_of, families, shares_on_one_card

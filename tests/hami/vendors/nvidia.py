@@ -10,10 +10,18 @@ from itertools import permutations
 
 from hami_plugin.model.device import Link, symmetric
 from hami_plugin.protocol.nodes import MigProfile
-from hami_plugin.scheduler.engine.devices import ORDER_KEY, Candidate, Context, DeviceState, Slice, charge_request
+from hami_plugin.scheduler.engine.devices import (
+    ORDER_KEY,
+    Candidate,
+    Context,
+    DeviceState,
+    Reason,
+    Slice,
+    charge_request,
+    summary,
+)
 from hami_plugin.scheduler.engine.fit import collect_candidates, device_checker
 from hami_plugin.scheduler.engine.policy import GO_TRUE, Policy
-from hami_plugin.scheduler.engine.reasons import Reason, summary
 from hami_plugin.sdk import Range
 from tests.hami import fits, values
 from tests.hami import fits as linked

@@ -21,8 +21,15 @@ from hami_plugin.scheduler.engine.filter import (
     filter_nodes,
     simulate,
 )
-from hami_plugin.scheduler.engine.node_info import read_idle_node
-from hami_plugin.scheduler.engine.pod_info import PodIndex, assignment, bind_phase, conflict, patch_with_label, pod_info
+from hami_plugin.scheduler.engine.node_info import (
+    PodIndex,
+    assignment,
+    bind_phase,
+    conflict,
+    patch_with_label,
+    pod_info,
+    read_idle_node,
+)
 from hami_plugin.scheduler.engine.quotas import limits
 from hami_plugin.scheduler.extender.payloads import admission_response, extender_args, filter_result
 from tests.support.pods import nvidia

@@ -10,8 +10,7 @@ from hami_plugin.protocol.nodes import DeviceInfo, encode_json
 from hami_plugin.scheduler.engine.devices import Quota
 from hami_plugin.scheduler.engine.filter import ClusterSnapshot, FilterResult, filter_nodes, simulate
 from hami_plugin.scheduler.engine.fit import CycleOptions
-from hami_plugin.scheduler.engine.node_info import read_idle_node
-from hami_plugin.scheduler.engine.pod_info import PodIndex, assignment
+from hami_plugin.scheduler.engine.node_info import PodIndex, assignment, read_idle_node
 from hami_plugin.scheduler.extender.payloads import ExtenderArgs, extender_args, filter_result
 from tests.support.hami import Json, asks
 from tests.support.pods import entry, json_of, nvidia

@@ -12,9 +12,8 @@ from hami_plugin.scheduler.engine.devices import Context, DevicePool, DeviceStat
 from hami_plugin.scheduler.engine.filter import NodeScore, node_score, rank_nodes
 from hami_plugin.scheduler.engine.fit import PodFit
 from hami_plugin.scheduler.engine.node_info import scheduling_policies
-from hami_plugin.scheduler.engine.policy import named, of_type
+from hami_plugin.scheduler.engine.policy import Weights, fullness, named, of_type, ordered, score
 from hami_plugin.scheduler.engine.requests import Demand
-from hami_plugin.scheduler.engine.scores import Weights, fullness, ordered, score
 from tests.hami import values
 from tests.hami.answers import NO_REQUEST
 from tests.hami.parity import Parity

@@ -26,8 +26,7 @@ from hami_plugin.scheduler.engine.filter import (
     score_nodes,
 )
 from hami_plugin.scheduler.engine.fit import CycleOptions
-from hami_plugin.scheduler.engine.node_info import read_idle_node, read_node, scheduling_policies
-from hami_plugin.scheduler.engine.pod_info import ChangeLog, PodIndex
+from hami_plugin.scheduler.engine.node_info import ChangeLog, PodIndex, read_idle_node, read_node, scheduling_policies
 from hami_plugin.scheduler.engine.topology import ChoiceCache, best_linked, best_places
 from tests.support.pods import families
 from tests.support.scale import examples

@@ -12,7 +12,7 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import PodView
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.pods import encode_devices
-from hami_plugin.scheduler.engine.pod_info import PodIndex, PodInfo
+from hami_plugin.scheduler.engine.node_info import PodIndex, PodInfo
 from tests.support.pods import nvidia
 
 FAMILIES = nvidia()

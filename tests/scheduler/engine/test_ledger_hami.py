@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hami_plugin.scheduler.engine.pod_info import PodIndex, PodInfo
+from hami_plugin.scheduler.engine.node_info import PodIndex, PodInfo
 from tests.support.hami import Json, asks
 from tests.support.pods import entry, held, view
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hami_plugin.scheduler.engine.devices import Quota
-from hami_plugin.scheduler.engine.pod_info import PodIndex, PodInfo
+from hami_plugin.scheduler.engine.node_info import PodIndex, PodInfo
 from hami_plugin.scheduler.engine.quotas import excess, limits, managed, used
 from tests.support.hami import Json, asks
 from tests.support.pods import families, held, view

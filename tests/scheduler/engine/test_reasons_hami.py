@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hami_plugin.scheduler.engine.reasons import Reason, parse_summary, summary
+from hami_plugin.scheduler.engine.devices import Reason, parse_summary, summary
 from tests.support.hami import Json, asks
 
 

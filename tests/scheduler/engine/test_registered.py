@@ -5,7 +5,7 @@ import pytest
 from hami_plugin.errors import WireError
 from hami_plugin.model.views import NodeView
 from hami_plugin.protocol.nodes import DeviceInfo
-from hami_plugin.scheduler.engine.registered import from_capacity, from_summed_capacity
+from hami_plugin.scheduler.engine.devices import from_capacity, from_summed_capacity
 
 COUNTED = from_capacity("a/card", lambda _node, number, _count: DeviceInfo(id=f"c{number}"))
 SUMMED = from_summed_capacity("a/core", "a/memory", each=16, unit=512, name="a", device_type="A")

@@ -14,7 +14,7 @@ from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.scheduler.engine import filter as engine_filter
 from hami_plugin.scheduler.engine.devices import DevicePool, NodeInfo, idle_state
 from hami_plugin.scheduler.engine.filter import ClusterSnapshot, FilterResult, filter_nodes_pausing
-from hami_plugin.scheduler.engine.pod_info import pod_info
+from hami_plugin.scheduler.engine.node_info import pod_info
 from hami_plugin.scheduler.extender import extender as extender_module
 from hami_plugin.scheduler.extender.cache import NodeCache, PodCache
 from hami_plugin.simulation.apiserver import SimulatedApiServer

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hami_plugin.cluster.client import connect_wide
-from hami_plugin.scheduler.extender import status
+from hami_plugin.scheduler.extender import app
 from hami_plugin.scheduler.extender.extender import Extender
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.telemetry.status_page import page
@@ -93,7 +93,7 @@ def test_whatever_nodes_devices_and_pods_are_called_the_page_is_whole(name: str)
 async def test_of_a_large_cluster_the_first_nodes_are_shown_and_the_others_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status, "MAX_NODES", 3)
+    monkeypatch.setattr(app, "MAX_NODES", 3)
     async with SimulatedApiServer() as server:
         for number in range(5):
             add_node(server, f"n{number}", 1, counted=10)
@@ -104,7 +104,7 @@ async def test_of_a_large_cluster_the_first_nodes_are_shown_and_the_others_count
             async with asyncio.timeout(60):
                 while extender.problems():  # noqa: ASYNC110  # nothing tells of it
                     await asyncio.sleep(0.01)
-            found = status.cluster_status(extender, name="s")
+            found = app.cluster_status(extender, name="s")
             stop.set()
             await task
 

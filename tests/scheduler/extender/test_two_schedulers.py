@@ -30,8 +30,7 @@ from hami_plugin.protocol.keys import (
     PHASE_SUCCESS,
 )
 from hami_plugin.protocol.nodes import owned_by
-from hami_plugin.scheduler.engine.node_info import contested_parts, read_idle_node, read_node, subtract_held
-from hami_plugin.scheduler.engine.pod_info import pod_info
+from hami_plugin.scheduler.engine.node_info import contested_parts, pod_info, read_idle_node, read_node, subtract_held
 from hami_plugin.scheduler.extender.app import Scheduler, configured
 from hami_plugin.scheduler.extender.extender import Extender, Options
 from hami_plugin.scheduler.extender.metrics import SchedulerMetrics

@@ -10,9 +10,8 @@ import pytest
 from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.scheduler.engine.devices import Context, DeviceState, idle_state
+from hami_plugin.scheduler.engine.devices import Context, DeviceState, Reason, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
-from hami_plugin.scheduler.engine.reasons import Reason
 from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied, Invalid
 from tests.hami import values
 from tests.hami.answers import ABOUT_A_FAMILY

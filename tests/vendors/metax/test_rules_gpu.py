@@ -8,8 +8,8 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.scheduler.engine.devices import Context, Given, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, fit
+from hami_plugin.scheduler.engine.policy import Decision
 from hami_plugin.scheduler.engine.requests import Demand, Invalid
-from hami_plugin.scheduler.engine.scores import Decision
 from vendors.metax.rules import families
 from vendors.metax.settings import MetaxSettings
 

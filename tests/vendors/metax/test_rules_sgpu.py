@@ -12,8 +12,8 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.scheduler.engine.devices import Context, DeviceState, Given, Tenant, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
+from hami_plugin.scheduler.engine.policy import Decision, Ranking
 from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied, Invalid
-from hami_plugin.scheduler.engine.scores import Decision, Ranking
 from vendors.metax.rules import families, qos_fits
 from vendors.metax.settings import MetaxSettings
 

@@ -12,8 +12,7 @@ from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.nodes import DeviceInfo, MigProfile, encode_json
 from hami_plugin.protocol.pods import decode_devices
 from hami_plugin.scheduler.engine.fit import PodFit, fit_pod
-from hami_plugin.scheduler.engine.node_info import read_node, scheduling_policies
-from hami_plugin.scheduler.engine.pod_info import patch
+from hami_plugin.scheduler.engine.node_info import patch, read_node, scheduling_policies
 from vendors.nvidia import VENDOR
 from vendors.nvidia import rules as mig
 from vendors.nvidia.settings import NvidiaSettings

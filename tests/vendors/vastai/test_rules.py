@@ -13,9 +13,8 @@ from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.scheduler.engine.devices import Context, DeviceState, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
-from hami_plugin.scheduler.engine.policy import Policy
+from hami_plugin.scheduler.engine.policy import Decision, Policy
 from hami_plugin.scheduler.engine.requests import Demand
-from hami_plugin.scheduler.engine.scores import Decision
 from tests.hami import values
 from tests.hami.catalog import Catalog
 from tests.hami.run import Case, Outcome, asked
