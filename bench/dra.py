@@ -19,8 +19,7 @@ from bench.processes import Memory, memory, running
 from hami_plugin.demo.node import CONFIGURATION, SimulatedNode, simulated_node
 from hami_plugin.kubelet.api import dra_v1_pb2 as v1
 from hami_plugin.model.views import PodView, pod_view
-from hami_plugin.simulation.allocation import allocate, deallocate
-from hami_plugin.simulation.dra import ClaimManager
+from hami_plugin.simulation.dra import ClaimManager, allocate, deallocate
 
 PROFILE, DRIVER, NAMESPACE = "hgx-a100-4gpu", "nvidia.hami.io", "bench"
 BOTH, BY_CLAIMS = "l40s-4-pcie,mi300x-8", "amd"

@@ -19,8 +19,7 @@ from hami_plugin.dra.explanation import Selection, verdicts
 from hami_plugin.dra.slices import device_name, driver_name
 from hami_plugin.errors import HamiError
 from hami_plugin.model.views import Json, PodView, pod_view, whole
-from hami_plugin.simulation.allocation import UnschedulableError, allocate, deallocate
-from hami_plugin.simulation.dra import ClaimManager, PrepareError
+from hami_plugin.simulation.dra import ClaimManager, PrepareError, UnschedulableError, allocate, deallocate
 
 NAMESPACE = "demo"
 WHOLE_ONLY = "these devices are given out whole, as nothing holds containers to parts of them"

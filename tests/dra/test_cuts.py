@@ -20,8 +20,8 @@ from hami_plugin.model.device import Health
 from hami_plugin.model.placement import Grant
 from hami_plugin.partitions.life import Entry, State, free_places, placeable
 from hami_plugin.sdk.partitions import NOWHERE, Placement, Profile, Sized
-from hami_plugin.simulation.allocation import UnschedulableError, allocate, deallocate
 from hami_plugin.simulation.apiserver import SimulatedApiServer
+from hami_plugin.simulation.dra import UnschedulableError, allocate, deallocate
 from hami_plugin.simulation.objects import RESOURCES, misplaced
 from tests.support.builders import FAMILY, snapshot, uuid
 

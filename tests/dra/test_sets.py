@@ -18,8 +18,8 @@ from hami_plugin.dra.slices import (
 )
 from hami_plugin.model.device import Health, Link, Links
 from hami_plugin.scheduler.engine.topology import choose
-from hami_plugin.simulation.allocation import UnschedulableError, allocate, deallocate
 from hami_plugin.simulation.apiserver import SimulatedApiServer
+from hami_plugin.simulation.dra import UnschedulableError, allocate, deallocate
 from hami_plugin.simulation.objects import RESOURCES, misplaced
 from tests.support.builders import FAMILY, snapshot, uuid
 from tests.support.machines import cases, found

@@ -11,8 +11,7 @@ from cdi.names import QualifiedName
 from cdi.store import load
 from hami_plugin.demo.node import GUARD_S
 from hami_plugin.model.views import pod_view
-from hami_plugin.simulation.allocation import allocate, deallocate, pool_slices
-from hami_plugin.simulation.dra import ClaimManager
+from hami_plugin.simulation.dra import ClaimManager, allocate, deallocate, pool_slices
 
 PROFILE, DRIVER, NAMESPACE = "hgx-a100-4gpu", "nvidia.hami.io", "demo"
 

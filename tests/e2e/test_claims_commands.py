@@ -11,8 +11,7 @@ import pytest
 
 from hami_plugin.demo.node import GUARD_S
 from hami_plugin.dra.slices import device_name, normalize
-from hami_plugin.simulation.allocation import UnschedulableError
-from hami_plugin.simulation.dra import PrepareError
+from hami_plugin.simulation.dra import PrepareError, UnschedulableError
 from tests.e2e.claiming import DRIVER, NAMESPACE, spec_directories, staged
 
 

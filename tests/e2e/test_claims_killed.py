@@ -6,8 +6,7 @@ import pytest
 
 from hami_plugin.demo.node import GUARD_S
 from hami_plugin.dra.slices import device_name
-from hami_plugin.simulation.allocation import pool_slices
-from hami_plugin.simulation.dra import PrepareError
+from hami_plugin.simulation.dra import PrepareError, pool_slices
 from hami_plugin.simulation.objects import RESOURCES
 from tests.e2e import dying_claims as dying
 from tests.e2e.claiming import DRIVER, NAMESPACE, spec_directories, staged

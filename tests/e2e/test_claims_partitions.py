@@ -6,7 +6,7 @@ import pytest
 
 from hami_plugin.demo.node import GUARD_S
 from hami_plugin.host.paths import HostFiles, HostPaths
-from hami_plugin.simulation.allocation import UnschedulableError
+from hami_plugin.simulation.dra import UnschedulableError
 from tests.e2e.claiming import DRIVER, spec_directories, staged
 from vendors.nvidia.partitions import MigPartitions
 from vendors.nvidia.settings import NvidiaSettings

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hami_plugin.demo.node import GUARD_S
-from hami_plugin.simulation.allocation import UnschedulableError
-from hami_plugin.simulation.dra import PrepareError
+from hami_plugin.simulation.dra import PrepareError, UnschedulableError
 from tests.e2e.claiming import spec_directories
 from tests.e2e.cut_vendors import ASCEND, CAMBRICON, CUT_VENDORS, ENFLAME, NVIDIA, amounts, asking
 from tests.support.scale import spread

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hami_plugin.demo.node import GUARD_S
-from hami_plugin.simulation.allocation import UnschedulableError
+from hami_plugin.simulation.dra import UnschedulableError
 from tests.e2e.claiming import DRIVER, spec_directories, staged
 
 SETS = f"sets.{DRIVER}"

@@ -65,7 +65,7 @@ from vendors.enflame import driver as enflame
 from vendors.hygon import driver as hygon
 from vendors.kunlun import driver as kunlun
 from vendors.metax import driver as metax
-from vendors.nvidia import host, host_files, rules
+from vendors.nvidia import driver_files, host, rules
 
 Feed = Callable[[bytes], None]
 SMI = Path("smi")
@@ -436,7 +436,7 @@ TOOLS: Mapping[str, Feed] = {
 
 @allowing(ValueError)
 def loader_cache(data: bytes) -> None:
-    list(host_files.loader_entries(data))
+    list(driver_files.loader_entries(data))
 
 
 def mig_minors(data: bytes) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hami_plugin.simulation.topology_manager import Affinity, Hint, hints, merged
+from hami_plugin.simulation.kubelet import Affinity, Hint, hints, merged
 
 TWO = frozenset({0, 1})
 LISTED = {f"{node}-{n}": node for node in TWO for n in range(4)}

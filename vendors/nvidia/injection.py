@@ -37,6 +37,7 @@ from vendors.nvidia.delivery import control_nodes, device_nodes, is_there, visib
 from vendors.nvidia.driver_files import (
     DriverFiles,
     HookProgram,
+    RootedTree,
     driver_mounts,
     driver_places,
     find_driver_files,
@@ -44,7 +45,6 @@ from vendors.nvidia.driver_files import (
 )
 from vendors.nvidia.dynamic_mig import former_side, mode_side, partition_side
 from vendors.nvidia.host import FAMILY, VISIBLE, VOID, HostTrees, instance, instances, read_capabilities
-from vendors.nvidia.host_files import RootedTree
 from vendors.nvidia.instances import MIG_MODE, TYPE, family
 from vendors.nvidia.region import Allotted, read_usage, write_limits, write_pace
 from vendors.nvidia.rules import BOTH_KINDS

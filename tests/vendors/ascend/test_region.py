@@ -14,8 +14,15 @@ from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Grant, Share
 from hami_plugin.model.usage import ContainerUsage, UsageState
 from tests.support.scale import sized
-from vendors.ascend.injection import container_usage, folders, node_side
-from vendors.ascend.region import FILE, MAX_PROCESSES, PROCESS_BYTES, PROCESSES_AT
+from vendors.ascend.injection import (
+    FILE,
+    MAX_PROCESSES,
+    PROCESS_BYTES,
+    PROCESSES_AT,
+    container_usage,
+    folders,
+    node_side,
+)
 from vendors.ascend.rules import families
 from vendors.ascend.settings import AscendSettings
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vendors.nvidia.host_files import CachedLibrary, loader_entries
+from vendors.nvidia.driver_files import CachedLibrary, loader_entries
 from vendors.nvidia.simulation.files import loader_cache
 
 REAL = Path("/etc/ld.so.cache")

@@ -8,12 +8,12 @@ from cdi.spec import Hook, Mount
 from vendors.nvidia.driver_files import (
     DriverFiles,
     HookProgram,
+    RootedTree,
     driver_mounts,
     driver_places,
     find_driver_files,
     find_hook,
 )
-from vendors.nvidia.host_files import RootedTree
 
 VERSION = "570.124.06"
 NO_HOOK = HookProgram(remark="")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vendors.nvidia.host_files import RootedTree
+from vendors.nvidia.driver_files import RootedTree
 
 
 @pytest.fixture
