@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.cli.cdi_specs import configured_directories, family_specs, full_name, view
+from hami_plugin.cli.cdi import configured_directories, family_specs, full_name, view
 from hami_plugin.errors import ConfigError, HamiError
 
 KIND = "k8s.device-plugin.nvidia.com/gpu"

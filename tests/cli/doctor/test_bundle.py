@@ -6,7 +6,7 @@ import tarfile
 
 import pytest
 
-from hami_plugin.cli.doctor.bundle import CUT, MAX_BUNDLE, MAX_FILE, Gathered, packed, without_secrets
+from hami_plugin.cli.doctor import CUT, MAX_BUNDLE, MAX_FILE, Gathered, packed, without_secrets
 from hami_plugin.cli.doctor.findings import ApiFacts, NodeFacts, Unavailable
 
 POD = {

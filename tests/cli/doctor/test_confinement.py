@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hami_plugin.cli.doctor.confinement import Confinement, confined, confinement
 from hami_plugin.cli.doctor.findings import Mark, Unavailable
+from hami_plugin.cli.doctor.gathering import Confinement, confined, confinement
 from hami_plugin.cli.doctor.pod import LimitedProcess, PodFacts, pod_findings
 from tests.support.builders import FAMILY, container, pod
 
