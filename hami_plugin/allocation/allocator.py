@@ -1,8 +1,7 @@
 """One resource's answers to the kubelet: which ids it should take, and what a container receives.
 
 ``Allocator.allocate`` matches the ids with a pod, checks what it may hold, prepares the host and commits the share.
-
-Before a container starts: was the answer that it will start with made for it?
+Before a container starts, ``StartCheck`` asks whether the answer that it will start with was made for it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""``hami-plugin cdi``: inspect CDI specs, of this machine, of a simulated one, or of files.
-
-The CDI specs of this machine or a simulated one, and the view of a runtime over spec directories.
-"""
+"""``hami-plugin cdi``: inspect CDI specs, of this machine, of a simulated one, or of files, as a runtime sees them."""
 
 from __future__ import annotations
 

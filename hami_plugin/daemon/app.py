@@ -1,9 +1,7 @@
-"""One daemon, from the moment it gets the node until it gives it away.
+"""The daemon's process, from its signals to its end, and the ``Daemon`` that serves the node at each moment.
 
-A ``Daemon`` serves the node once. Its process, in ``life``, makes another one for a changed configuration, and when it
-gets the node back from a successor that failed.
-
-The life of the daemon's process, from its signals to its end: which ``Daemon`` serves the node at each moment.
+A ``Daemon`` serves the node once, from the moment it gets the node until it gives it away. The process makes another
+one for a changed configuration, and when it gets the node back from a successor that failed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""All that serves a node, wired: what is held there, what serves each vendor, and what is told of it.
+"""All that serves a node, wired: what is held there, what serves each vendor, and what is reported of it.
 
-The composition root of a daemon: the only place that knows all the others.
-
-What a daemon writes down for its next life: what it handed out, what claims have, and its devices' health.
-
-The files are in the state directory, whoever takes them away meanwhile.
+The composition root of a daemon: the only place that knows all the others. What it writes down for its next life, which
+is what was handed out, what claims have, and the devices' health, stands in files of the state directory.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A fault goes from the driver to ``Inventory``, from there at once to the snapsho
 to its readers: the kubelet's list, the node's annotations, Allocate. Where containers receive devices by CDI, a
 ``SnapshotGate`` stands before the snapshot, and shows a device after its spec is in place.
 
-What a restart must remember: devices that are not healthy. A reboot of the machine clears it.
+A restart must remember which devices are not healthy: ``HealthMemory`` keeps them until the machine reboots.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""Keeps the node's annotations equal to what it has: compared with the live node, written only when they differ.
+"""Keeps the node's annotations and labels equal to what it has: compared with the live node, written when they differ.
 
-The annotations of a node: what each family wants them to be, and which are left on a node that nobody serves.
+Each family says what it wants its annotations to be, and one family's failure keeps no other from writing its own. What
+is left on a node that nobody serves is known too.
 
-One family's failure keeps no other from writing its own.
-
-Labels of the node that describe its devices, for node selectors and affinities.
-
-Which labels are ours stands in an annotation beside them: only these are ever changed or removed. A label that somebody
-else has set, as a vendor's feature discovery, stays as it is.
+Labels describe the node's devices, for node selectors and affinities. Which of them are ours stands in an annotation:
+only these are ever changed or removed. A label that somebody else has set, as a vendor's feature discovery, stays.
 """
 
 from __future__ import annotations

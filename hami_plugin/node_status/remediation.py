@@ -1,11 +1,11 @@
-"""What is done about a device that needs a reset: it is cordoned, and a reset is asked for once nobody has it.
+"""What is done about a device that is out of service: a condition, a cordon, and a reset once nobody has it.
 
-Off by default. A dry run only says what would be done. The daemon resets nothing itself: that needs rights on the host
-that it does not have. Whoever has them, a person or an agent, reads the Event or the node's annotation.
+A condition of the node for each kind of device, such as ``GPUDegraded``, is True while a device is out of service.
+Others drain or repair nodes by it. Opt-in: it needs the right to patch the node's status.
 
-A condition of the node for each kind of device, such as ``GPUDegraded``, by which others drain or repair nodes.
-
-It is True while a device is out of service. Opt-in: it needs the right to patch the node's status.
+Cordon and reset are off by default, and a dry run only says what would be done. The daemon resets nothing itself: that
+needs rights on the host that it does not have. Whoever has them, a person or an agent, reads the Event or the node's
+annotation.
 """
 
 from __future__ import annotations

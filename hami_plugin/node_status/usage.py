@@ -3,9 +3,8 @@
 A vendor says how one container's usage is read. Each vendor's containers are read on its own thread, so one that hangs
 delays no other, and a scrape only shows what was read last.
 
-Who uses a device by the driver's own list of processes, which no container can forge: containers, and others. Pure.
-
-HAMi-core counts what programs ask it for; a static program, or one without the preload, asks the driver alone.
+HAMi-core counts what programs ask it for; a static program, or one without the preload, asks the driver alone. So the
+driver's own list of processes, which no container can forge, says who else uses a device.
 """
 
 from __future__ import annotations

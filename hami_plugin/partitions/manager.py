@@ -1,12 +1,8 @@
 """One family's partitions while the daemon runs: created in Allocate, handed out, and destroyed after the pod.
 
-Each card has its own thread, so a slow call or a partition in use delays no other card. The manager is level-triggered:
-it relists periodically and does not depend on events that could be missed.
-
-Create, hand out, release and destroy the partitions of one card at a time. Everything blocks.
-
-The journal has the intent before each call, so a process killed at any moment leaves nothing that its successor cannot
-explain.
+Each card has its own thread, so a slow call or a partition in use delays no other card. The journal has the intent
+before each call, so a process killed at any moment leaves nothing that its successor cannot explain. The manager is
+level-triggered: it relists periodically and does not depend on events that could be missed.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""A kubelet's part of Dynamic Resource Allocation: it finds drivers, and calls them.
+"""Dynamic Resource Allocation on both sides of a driver: the kubelet's part, and kube-scheduler's.
 
-It deletes its node's slices when it starts, asks about all claims of a pod at once, and forgets with a restart which of
-them were ready.
+The kubelet finds drivers, and calls them. It deletes its node's slices when it starts, asks about all claims of a pod
+at once, and forgets with a restart which of them were ready.
 
-What kube-scheduler does for a ResourceClaim: it gives out the first devices that fit, in the order of the slices.
-
-With its weakness, as seen on 1.36: it books a device's counters before it looks at taints and constraints, and does
-not give them back where one of these refuses the device, nor those of a shared device where it has to turn back.
+kube-scheduler gives a ResourceClaim the first devices that fit, in the order of the slices, with its weakness as seen
+on 1.36: it books a device's counters before it looks at taints and constraints, and does not give them back where one
+of these refuses the device, nor those of a shared device where it has to turn back.
 """
 
 from __future__ import annotations

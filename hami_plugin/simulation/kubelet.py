@@ -4,10 +4,8 @@ It ships with ``hami-plugin demo``. It behaves as the kubelet does, including wh
 name no pod, ids come in any order, init containers' ids are passed on without a call, and NUMA nodes are chosen before
 a plugin is asked.
 
-A kubelet's topology manager: which NUMA nodes a container's devices and CPUs come from, or that it fails.
-
-Each resource with NUMA nodes gives hints, sets of nodes that could serve the request. One is taken of each, and the
-best intersection decides. It is chosen before a plugin is asked, by the number of free ids alone.
+They are chosen by its topology manager. Each resource with NUMA nodes gives hints, sets of nodes that could serve the
+request. One is taken of each, and the best intersection decides, by the number of free ids alone.
 """
 
 from __future__ import annotations

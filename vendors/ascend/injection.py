@@ -1,8 +1,7 @@
 """What a node registers of NPUs, and what a container receives: devices, driver files, its share.
 
-The file in which HAMi's core for NPUs counts a container's memory, read without mapping it and without trusting it.
-
-The library has one limit for all NPUs of a container, and a place for each of its processes. Nothing marks a version.
+HAMi's core for NPUs counts a container's memory in a file, which is read without mapping it and without trusting it.
+It has one limit for all NPUs of a container, and a place for each of its processes. Nothing marks a version.
 """
 
 from __future__ import annotations

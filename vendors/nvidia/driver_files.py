@@ -1,12 +1,9 @@
 """The files of NVIDIA's driver that a container needs: where a host keeps them, which they are, how they are mounted.
 
-Everything here reads the file system, and nothing here runs a program or asks the driver.
-
-A file system of the host that this process sees at another place, and the cache of its dynamic loader.
-
-A cache of glibc since 2.2 is a header of 48 bytes (magic, number of entries, length of the names), entries of 24 bytes
-(flags, and where the name and the path begin, counted from the header), and the names. Older systems put a list in a
-format of their own in front of it.
+Everything here reads the file system of the host, which this process sees at another place, and nothing here runs a
+program or asks the driver. Libraries are found by the cache of the host's dynamic loader. A cache of glibc since 2.2 is
+a header of 48 bytes (magic, number of entries, length of the names), entries of 24 bytes (flags, and where the name and
+the path begin, counted from the header), and the names. Older systems put a list in a format of their own in front.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``hami-plugin doctor`` and ``support-bundle``: what is wrong with a node, a cluster or a pod, why, and what to do.
 
-What a support bundle holds, out of what was gathered: chosen field by field, cut to a size, and without secrets.
+A bundle is chosen field by field out of what was gathered, cut to a size, and without secrets.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Gathers what is known of a node: files, sockets, driver, API server, the daemon's port. It changes nothing.
 
-Each source has a deadline and a bound of its own, and one that hangs or fails is a fact as well.
-
-What may keep a limiter's library from a container: SELinux, and a C library that it does not fit.
+Each source has a deadline and a bound of its own, and one that hangs or fails is a fact as well. So is what may keep a
+limiter's library from a container: SELinux, and a C library that it does not fit.
 """
 
 from __future__ import annotations

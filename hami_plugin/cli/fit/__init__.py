@@ -1,8 +1,7 @@
-"""``hami-plugin fit``: where a scheduler would place a pod.
+"""``hami-plugin fit``: where a scheduler would place a pod, and which changes would make it fit.
 
-An answer as plain data, printed as text or as JSON, with the changes that would make the pod fit.
-
-Each change was tested with the scheduler's own rules, so it works whatever the vendor's rules are.
+An answer is plain data, printed as text or as JSON. Each change was tested with the scheduler's own rules, so it works
+whatever the vendor's rules are.
 """
 
 from __future__ import annotations

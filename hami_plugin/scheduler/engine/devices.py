@@ -1,8 +1,6 @@
 """Devices as a scheduler sees them: what each has, what pods have of it, and what a container is billed.
 
-HAMi's reasons why a device, or a node, does not serve.
-
-Which devices of a family a node has, as its annotations or its capacity say.
+A node's annotations or its capacity say which devices it has. HAMi's reasons say why one does not serve.
 """
 
 from __future__ import annotations

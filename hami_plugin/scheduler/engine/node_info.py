@@ -1,8 +1,7 @@
 """What a node has and lacks: its devices as registered, less what pods have of them, and whether its daemons live.
 
-What the kubelet counts of a pod: resources by name, beside the devices that were chosen.
-
-Which pods have what on which node: how a decision is written to a pod, read from it once, and checked again.
+Beside the devices that were chosen for a pod, the kubelet counts its resources by name. A decision is written to a pod,
+read from it once, and checked again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """How a family answers the scheduler: ``Policy``, and the parts that one is built of.
 
-First may a device serve, then which of those that may are granted.
-
-What a node is worth for a decision. Spread takes the lowest, every other node policy the highest.
+First may a device serve, then which of those that may are granted. What a node is then worth is its score: spread takes
+the lowest, every other node policy the highest.
 """
 
 from __future__ import annotations

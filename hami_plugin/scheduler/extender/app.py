@@ -1,6 +1,6 @@
 """The composition root of the scheduler process: from a configuration to a port that answers, and back.
 
-The cluster's state as the scheduler knows it, for its status page: made when somebody looks, bounded, no secrets.
+Its status page shows the cluster as the scheduler knows it: made when somebody looks, bounded, without secrets.
 """
 
 from __future__ import annotations

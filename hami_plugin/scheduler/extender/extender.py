@@ -1,10 +1,8 @@
-"""The extender: which node a pod goes to, binding it there, and whether it is admitted at all.
+"""The extender: which node a pod goes to, binding it there, and whether it is admitted at all, with which defaults.
 
 Several replicas may run beside several kube-schedulers, of which one leads. What one of them decided stands in the
 pod's annotations before anybody acts on it, and the others read it there. Two that decide at the same moment do not see
 each other, so each kube-scheduler asks the replica beside it.
-
-Admission: which pods are taken, with which defaults, and whose limits become ResourceClaims.
 """
 
 from __future__ import annotations
