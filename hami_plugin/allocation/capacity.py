@@ -30,8 +30,7 @@ from hami_plugin.process.log import logger
 from hami_plugin.protocol.keys import BIND_PHASE, PHASE_FAILED
 from hami_plugin.protocol.nodes import DeviceInfo, MigProfile, Refuses
 from hami_plugin.protocol.pods import DecidedShare, Question, decided_shares, requesting_containers
-from hami_plugin.scheduler.engine.devices import effective_grants, sum_grants
-from hami_plugin.scheduler.engine.requests import is_part
+from hami_plugin.scheduler.engine.devices import effective_grants, is_part, sum_grants
 from hami_plugin.sdk import NOWHERE, Family, Placement, Reservation, Units, unoccupied
 from hami_plugin.sdk.family import anywhere
 

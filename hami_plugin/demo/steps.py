@@ -23,10 +23,9 @@ from hami_plugin.node_status.registration import Style, wanted_annotations
 from hami_plugin.protocol import keys
 from hami_plugin.protocol.nodes import Refuses, decode_scores, without_refusals
 from hami_plugin.protocol.pods import DecidedShare, decided_shares, decode_devices
-from hami_plugin.scheduler.engine.devices import Reason
+from hami_plugin.scheduler.engine.devices import Admitted, Reason
 from hami_plugin.scheduler.engine.fit import PodFit, fit_pod
 from hami_plugin.scheduler.engine.node_info import read_node, scheduling_policies
-from hami_plugin.scheduler.engine.requests import Admitted
 from hami_plugin.sdk import Family, Injection, Partition, PartitionSide, Reservation, Resources
 from hami_plugin.simulation.scheduler import POLICY, TOPOLOGY_AWARE, DoesNotFitError
 

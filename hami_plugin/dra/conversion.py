@@ -16,10 +16,9 @@ from typing import Any
 from hami_plugin.dra.slices import API_VERSION, CORES, MAX_CORES, MEMORY, driver_name, limits_shares, numbers
 from hami_plugin.model.views import Json, PodView, whole
 from hami_plugin.scheduler.engine.admission import Rewritten, Views
-from hami_plugin.scheduler.engine.devices import ORDER_KEY
+from hami_plugin.scheduler.engine.devices import ORDER_KEY, Demand, Denied, Invalid
 from hami_plugin.scheduler.engine.fit import pod_demands
 from hami_plugin.scheduler.engine.policy import ByNumaIf, ReadFirst, Selects
-from hami_plugin.scheduler.engine.requests import Demand, Denied, Invalid
 from hami_plugin.sdk import Family
 
 CLAIMED = "hami-plugin.io/claimed"

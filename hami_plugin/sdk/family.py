@@ -21,9 +21,19 @@ from hami_plugin.protocol.keys import NODE_LOCK
 from hami_plugin.protocol.nodes import DeviceInfo, decode_json
 from hami_plugin.protocol.pods import encode_devices, one_id
 from hami_plugin.scheduler.engine import devices
-from hami_plugin.scheduler.engine.devices import Given, Instance, NodeDevices, from_annotation, no_devices
+from hami_plugin.scheduler.engine.devices import (
+    Admit,
+    Given,
+    Instance,
+    NodeDevices,
+    admit_unchanged,
+    amount,
+    count_request,
+    from_annotation,
+    if_limited,
+    no_devices,
+)
 from hami_plugin.scheduler.engine.policy import CHARGED, Policy, by_group, first, standard, when
-from hami_plugin.scheduler.engine.requests import Admit, admit_unchanged, amount, count_request, if_limited
 from hami_plugin.sdk.parameters import NO_PARAMETERS, Parameters
 from hami_plugin.sdk.partitions import (
     Cuttable,

@@ -14,7 +14,7 @@ from hami_plugin.errors import HamiError
 from hami_plugin.model.views import NodeView, PodView, node_view, pod_view
 from hami_plugin.protocol.nodes import DeviceInfo, NodeLock, render_lock
 from hami_plugin.scheduler.engine.admission import admit_document
-from hami_plugin.scheduler.engine.devices import ORDER_KEY
+from hami_plugin.scheduler.engine.devices import ORDER_KEY, Denied
 from hami_plugin.scheduler.engine.fit import PodFit, fit_pod
 from hami_plugin.scheduler.engine.node_info import (
     assignment,
@@ -24,7 +24,6 @@ from hami_plugin.scheduler.engine.node_info import (
     scheduling_policies,
     with_legacy_register,
 )
-from hami_plugin.scheduler.engine.requests import Denied
 from hami_plugin.sdk import Family
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 

@@ -7,7 +7,7 @@ import pytest
 from hami_plugin.dra.conversion import CLAIMED, ClaimVendor, ConvertedPod, convert, quota_excess, read_claimed
 from hami_plugin.model.views import pod_view
 from hami_plugin.scheduler.engine.admission import Views, admit_document
-from hami_plugin.scheduler.engine.requests import Denied
+from hami_plugin.scheduler.engine.devices import Denied
 from hami_plugin.sdk import load_vendor, vendor_names
 
 TYPE = 'device.attributes["nvidia.hami.io"].type == "NVIDIA"'

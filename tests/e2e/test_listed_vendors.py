@@ -12,9 +12,8 @@ from hami_plugin.demo.node import NODE, SimulatedNode
 from hami_plugin.model.delivery import Answer
 from hami_plugin.model.views import ContainerView, NodeView, pod_view
 from hami_plugin.protocol import keys
-from hami_plugin.scheduler.engine.devices import Context, idle_state
+from hami_plugin.scheduler.engine.devices import Context, Demand, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, fit
-from hami_plugin.scheduler.engine.requests import Demand
 from tests.e2e.manifests import manifest
 from tests.e2e.steps import WITHIN_S
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hami_plugin.errors import HamiError, WireError
 from hami_plugin.protocol.nodes import DeviceInfo, decode_json, decode_legacy, encode_json, encode_legacy
 from hami_plugin.protocol.pods import decode_devices, encode_devices
-from hami_plugin.scheduler.engine.devices import effective_grants, sum_grants
+from hami_plugin.scheduler.engine.devices import Demand, Denied, Invalid, effective_grants, sum_grants
 from hami_plugin.scheduler.engine.policy import (
     WEIGHTS_KEY,
     Decision,
@@ -19,7 +19,6 @@ from hami_plugin.scheduler.engine.policy import (
     score,
     weights,
 )
-from hami_plugin.scheduler.engine.requests import Demand, Denied, Invalid
 from tests.hami import decisions, fits, values
 from tests.hami.catalog import Catalog, Known
 from tests.hami.decisions import sound_decision

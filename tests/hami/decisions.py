@@ -10,11 +10,10 @@ from typing import Any
 
 from hami_plugin.model.views import PodView
 from hami_plugin.protocol.pods import decode_devices, encode_devices
-from hami_plugin.scheduler.engine.devices import Given, NodeInfo, Piece, PodAllocation
+from hami_plugin.scheduler.engine.devices import Demand, Given, Invalid, NodeInfo, Piece, PodAllocation
 from hami_plugin.scheduler.engine.filter import ScoredNodes, score_nodes
 from hami_plugin.scheduler.engine.fit import CycleOptions, Demands, Policies, pod_demands
 from hami_plugin.scheduler.engine.node_info import device_pool, patch, scheduling_policies
-from hami_plugin.scheduler.engine.requests import Demand, Invalid
 from hami_plugin.sdk import Family
 from tests.hami import values
 from tests.hami.catalog import Catalog, Known

@@ -8,11 +8,10 @@ from itertools import combinations
 from math import comb
 
 from hami_plugin.model.placement import Grant
-from hami_plugin.scheduler.engine.devices import Candidate, Context, Quota, Reason
+from hami_plugin.scheduler.engine.devices import Candidate, Context, Demand, Quota, Reason
 from hami_plugin.scheduler.engine.devices import summary as told_as
 from hami_plugin.scheduler.engine.fit import Granted, check_device, collect_candidates, fit
 from hami_plugin.scheduler.engine.policy import Policy, first
-from hami_plugin.scheduler.engine.requests import Demand
 from tests.hami import values
 from tests.hami.compare import compared
 from tests.hami.parity import Json, Parity

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from hami_plugin.scheduler.engine.requests import Demand
+from hami_plugin.scheduler.engine.devices import Demand
 
 Json = Mapping[str, Any]
 """A question or an answer, as recorded."""

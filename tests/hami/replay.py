@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, combinations, islice
 
-from hami_plugin.scheduler.engine.devices import DeviceState, Given, NodeInfo
+from hami_plugin.scheduler.engine.devices import DeviceState, Given, Invalid, NodeInfo
 from hami_plugin.scheduler.engine.filter import NodeScore, node_order, node_score, rank_nodes
 from hami_plugin.scheduler.engine.fit import (
     CycleState,
@@ -28,7 +28,6 @@ from hami_plugin.scheduler.engine.fit import (
 )
 from hami_plugin.scheduler.engine.node_info import patch
 from hami_plugin.scheduler.engine.policy import Weights, score, weights
-from hami_plugin.scheduler.engine.requests import Invalid
 from tests.hami import values
 from tests.hami.catalog import Catalog
 from tests.hami.compare import compared, excused

@@ -17,8 +17,8 @@ import pytest
 from hami_plugin.model.device import Link, Links
 from hami_plugin.model.views import ContainerView
 from hami_plugin.protocol.pods import decode_devices, encode_devices
+from hami_plugin.scheduler.engine.devices import Invalid
 from hami_plugin.scheduler.engine.node_info import read_node
-from hami_plugin.scheduler.engine.requests import Invalid
 from hami_plugin.scheduler.engine.topology import choose
 from tests.hami.answers import answer
 from tests.hami.catalog import Catalog

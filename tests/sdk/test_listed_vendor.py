@@ -15,9 +15,8 @@ from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment, Grant, Share
 from hami_plugin.model.views import PodView
 from hami_plugin.protocol.nodes import DeviceInfo
-from hami_plugin.scheduler.engine.devices import Context, idle_state
+from hami_plugin.scheduler.engine.devices import Context, Demand, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, fit
-from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.sdk import AnnotationKeys, Card, Family, Hardware, Resources, Vendor, listed_vendor, whole_devices
 from hami_plugin.sdk.tools import parse_table
 from hami_plugin.simulation.machines import load_machine

@@ -29,7 +29,7 @@ from hami_plugin.process.concurrency import Watched
 from hami_plugin.protocol.keys import OWN
 from hami_plugin.scheduler.engine.admission import Scheduling, admit_document, defaults, review
 from hami_plugin.scheduler.engine.capacity import sizes, why_impossible
-from hami_plugin.scheduler.engine.devices import Given
+from hami_plugin.scheduler.engine.devices import Denied, Given
 from hami_plugin.scheduler.engine.filter import ClusterSnapshot, NoDemand, filter_nodes
 from hami_plugin.scheduler.engine.fit import PodFit, fit_pod
 from hami_plugin.scheduler.engine.node_info import (
@@ -43,7 +43,6 @@ from hami_plugin.scheduler.engine.node_info import (
     shares_without_device,
     with_legacy_register,
 )
-from hami_plugin.scheduler.engine.requests import Denied
 from hami_plugin.sdk import Family, load_vendor, vendor_names
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.kubelet import AdmissionError, Allotment, DeviceManager, Reuse, wanted

@@ -13,9 +13,8 @@ from hami_plugin.model.machine import Machine, MachineDevice
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.pods import decode_devices, encode_devices
-from hami_plugin.scheduler.engine.devices import Context, DeviceState, Reason
+from hami_plugin.scheduler.engine.devices import Admitted, Context, Demand, DeviceState, Reason
 from hami_plugin.scheduler.engine.fit import Granted, fit
-from hami_plugin.scheduler.engine.requests import Admitted, Demand
 from hami_plugin.sdk import Family, Vendor
 
 

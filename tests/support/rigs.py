@@ -27,10 +27,9 @@ from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.node_status.registration import Style, wanted_annotations
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.pods import decided_shares
-from hami_plugin.scheduler.engine.devices import Context
+from hami_plugin.scheduler.engine.devices import Context, Demand
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.node_info import device_pool
-from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.sdk import Driver, Family, Simulator
 from hami_plugin.simulation.hardware import vendor_of
 from hami_plugin.simulation.machines import load_machine

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from hami_plugin.model.views import ContainerView
-from hami_plugin.scheduler.engine.requests import Demand, Invalid
+from hami_plugin.scheduler.engine.devices import Demand, Invalid
 from hami_plugin.sdk import Family, load_vendor, vendor_names
 
 UNITS = {"metax-tech.com/vmemory"}

@@ -9,9 +9,8 @@ import yaml
 from hami_plugin.model.views import PodView
 from hami_plugin.protocol.keys import NODE_LOCK
 from hami_plugin.protocol.nodes import liveness, owned_by
-from hami_plugin.scheduler.engine.devices import Context, Reason
+from hami_plugin.scheduler.engine.devices import Context, Demand, Reason
 from hami_plugin.scheduler.engine.fit import Granted, fit
-from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.sdk import Family
 from tests.hami import values
 from tests.hami.answers import NO_REQUEST

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from itertools import combinations
 
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.scheduler.engine.devices import Candidate, Charge, Context
+from hami_plugin.scheduler.engine.devices import Candidate, Charge, Context, Demand, Invalid
 from hami_plugin.scheduler.engine.fit import Granted, fit
 from hami_plugin.scheduler.engine.policy import Misfit, Select, by_group, whole_modules
-from hami_plugin.scheduler.engine.requests import Demand, Invalid
 from tests.hami import values
 from tests.support.hami import Json, asks
 from tests.support.hami_questions import catalog, family, renamed, word_of

@@ -7,9 +7,20 @@ from dataclasses import replace
 from typing import Final
 
 from hami_plugin.model.views import ContainerView, PodView, exact
-from hami_plugin.scheduler.engine.devices import WHOLE, Candidate, Charge, Context, DeviceState, memory_of
+from hami_plugin.scheduler.engine.devices import (
+    WHOLE,
+    Admit,
+    Admitted,
+    Candidate,
+    Charge,
+    Context,
+    Denied,
+    DeviceState,
+    amount,
+    count_request,
+    memory_of,
+)
 from hami_plugin.scheduler.engine.policy import Policy, free_cores, free_memory, standard
-from hami_plugin.scheduler.engine.requests import Admit, Admitted, Denied, amount, count_request
 from hami_plugin.sdk import AnnotationKeys, Family, Resources
 from vendors.amd.settings import AmdSettings
 

@@ -12,14 +12,22 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, PodView, whole
 from hami_plugin.protocol.nodes import decode_json
 from hami_plugin.scheduler.engine.devices import (
+    INT32_MAX,
     WHOLE,
+    Admit,
+    Admitted,
     Candidate,
     Charge,
     Context,
+    Denied,
     DeviceState,
     Given,
     Reason,
+    Request,
+    amount,
     charge_request,
+    count_request,
+    limit_or_request,
 )
 from hami_plugin.scheduler.engine.policy import (
     CHARGED,
@@ -33,16 +41,6 @@ from hami_plugin.scheduler.engine.policy import (
     standard,
     when,
     whole_modules,
-)
-from hami_plugin.scheduler.engine.requests import (
-    INT32_MAX,
-    Admit,
-    Admitted,
-    Denied,
-    Request,
-    amount,
-    count_request,
-    limit_or_request,
 )
 from hami_plugin.sdk import AnnotationKeys, Family, Patch, Resources, SchedulingRules, both_keys
 from vendors.ascend.settings import MODULES, AscendSettings, Chip

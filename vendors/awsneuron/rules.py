@@ -17,18 +17,24 @@ from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.scheduler.engine.devices import (
+    Admitted,
+    Asked,
     Candidate,
     Charge,
     Context,
+    Demand,
+    Denied,
     DeviceState,
     Given,
+    Invalid,
     Reason,
+    amount,
     capacity,
     from_capacity,
+    limit_or_request,
     restore_grant,
 )
 from hami_plugin.scheduler.engine.policy import Policy, Selection, consecutive, first, standard
-from hami_plugin.scheduler.engine.requests import Admitted, Asked, Demand, Denied, Invalid, amount, limit_or_request
 from hami_plugin.sdk import (
     AnnotationKeys,
     Family,

@@ -18,7 +18,7 @@ from hami_plugin.protocol.grammar import from_json, int_of, objects, text_of, to
 from hami_plugin.protocol.keys import OWN
 from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.protocol.pods import Question, decided_shares
-from hami_plugin.scheduler.engine.requests import is_part
+from hami_plugin.scheduler.engine.devices import is_part
 from hami_plugin.sdk import (
     NOWHERE,
     DeviceNodes,

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from hami_plugin.model.views import PodView
-from hami_plugin.scheduler.engine.devices import Given, from_summed_capacity
+from hami_plugin.scheduler.engine.devices import Given, amount, count_request, from_summed_capacity, if_limited
 from hami_plugin.scheduler.engine.policy import CHARGED, Policy, standard, within_quota
-from hami_plugin.scheduler.engine.requests import amount, count_request, if_limited
 from hami_plugin.sdk import AnnotationKeys, Family, LockRule, Resources, SchedulingRules, Units, both_keys
 from vendors.cambricon.settings import SLOTS, CambriconSettings
 

@@ -10,20 +10,26 @@ from hami_plugin.model.views import ContainerView, NodeView, PodView, whole
 from hami_plugin.protocol.grammar import INT64_MAX, from_json, object_of, objects, text_of, to_json
 from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.protocol.pods import encode_devices
-from hami_plugin.scheduler.engine.devices import Booked, Candidate, Charge, Context, DeviceState, Given, Reason
-from hami_plugin.scheduler.engine.policy import Policy, free_cores, free_memory, standard
-from hami_plugin.scheduler.engine.requests import (
+from hami_plugin.scheduler.engine.devices import (
     Admit,
     Admitted,
     Asked,
+    Booked,
+    Candidate,
+    Charge,
+    Context,
     Demand,
     Denied,
+    DeviceState,
+    Given,
     Invalid,
+    Reason,
     Request,
     amount,
     count_request,
     limit_or_request,
 )
+from hami_plugin.scheduler.engine.policy import Policy, free_cores, free_memory, standard
 from hami_plugin.sdk import AnnotationKeys, Family, Patch, Resources, SchedulingRules
 from vendors.enflame import partitions
 from vendors.enflame.partitions import (

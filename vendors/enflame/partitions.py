@@ -16,6 +16,7 @@ from hami_plugin.protocol.keys import OWN
 from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.protocol.pods import requesting_containers
 from hami_plugin.scheduler.engine.devices import (
+    INT32_MAX,
     WHOLE,
     Booked,
     Context,
@@ -24,7 +25,6 @@ from hami_plugin.scheduler.engine.devices import (
     restore_grant,
     subtract_grant,
 )
-from hami_plugin.scheduler.engine.requests import INT32_MAX
 from hami_plugin.sdk import Cuttable
 
 MIB_PER_GB = 1024

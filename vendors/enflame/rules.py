@@ -10,27 +10,25 @@ from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.protocol.pods import encode_devices
 from hami_plugin.scheduler.engine.devices import (
+    Admit,
+    Admitted,
     Booked,
     Candidate,
     Charge,
     Context,
+    Denied,
     DeviceState,
     Given,
-    Reason,
-    charge_request,
-    from_capacity,
-)
-from hami_plugin.scheduler.engine.policy import CHARGED, Policy, enough, healthy, idle_device, of_this_type, standard
-from hami_plugin.scheduler.engine.requests import (
-    Admit,
-    Admitted,
-    Denied,
     Invalid,
+    Reason,
     Request,
     amount,
+    charge_request,
     count_request,
+    from_capacity,
     if_limited,
 )
+from hami_plugin.scheduler.engine.policy import CHARGED, Policy, enough, healthy, idle_device, of_this_type, standard
 from hami_plugin.sdk import (
     AnnotationKeys,
     Family,

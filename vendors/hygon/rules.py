@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from hami_plugin.protocol.nodes import decode_legacy
+from hami_plugin.scheduler.engine.devices import amount, count_request
 from hami_plugin.scheduler.engine.policy import Policy, standard
-from hami_plugin.scheduler.engine.requests import amount, count_request
 from hami_plugin.sdk import AnnotationKeys, Family, Resources
 from vendors.hygon.settings import HygonSettings
 

@@ -17,8 +17,8 @@ from hami_plugin.model.device import Device
 from hami_plugin.model.usage import DeviceLoad
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.nodes import DeviceInfo, decode_legacy, encode_legacy
+from hami_plugin.scheduler.engine.devices import Admit, Admitted, amount, count_request
 from hami_plugin.scheduler.engine.policy import Policy, standard
-from hami_plugin.scheduler.engine.requests import Admit, Admitted, amount, count_request
 from hami_plugin.sdk import (
     AnnotationKeys,
     Card,

@@ -10,16 +10,24 @@ from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.scheduler.engine.devices import (
+    Admitted,
+    Asked,
     Booked,
     Candidate,
     Context,
+    Demand,
+    Denied,
     DeviceState,
     Given,
+    Invalid,
     Piece,
     Reason,
+    amount,
     charge_request,
     charge_whole_device,
+    count_request,
     from_capacity,
+    if_limited,
 )
 from hami_plugin.scheduler.engine.policy import (
     Decision,
@@ -36,16 +44,6 @@ from hami_plugin.scheduler.engine.policy import (
     idle_device,
     named,
     of_this_type,
-)
-from hami_plugin.scheduler.engine.requests import (
-    Admitted,
-    Asked,
-    Demand,
-    Denied,
-    Invalid,
-    amount,
-    count_request,
-    if_limited,
 )
 from hami_plugin.sdk import AnnotationKeys, Family, Resources, SchedulingRules, both_keys
 from vendors.kunlun.settings import KunlunSettings

@@ -14,17 +14,27 @@ from hami_plugin.model.views import ContainerView, NodeView, PodView, exact
 from hami_plugin.protocol.grammar import bool_of, from_json, int_of, objects, text_of, to_json
 from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.scheduler.engine.devices import (
+    INT32_MAX,
     WHOLE,
+    Admit,
+    Admitted,
+    Amount,
     Booked,
     Candidate,
     Charge,
     Context,
+    Denied,
     DeviceState,
     Given,
+    Invalid,
     Reason,
     Tenant,
+    amount,
+    count_request,
     from_annotation,
     from_capacity,
+    if_limited,
+    limit_or_request,
     memory_of,
     subtract_grant,
 )
@@ -41,18 +51,6 @@ from hami_plugin.scheduler.engine.policy import (
     of_this_type,
     standard,
     when,
-)
-from hami_plugin.scheduler.engine.requests import (
-    INT32_MAX,
-    Admit,
-    Admitted,
-    Amount,
-    Denied,
-    Invalid,
-    amount,
-    count_request,
-    if_limited,
-    limit_or_request,
 )
 from hami_plugin.sdk import AnnotationKeys, Family, Patch, Resources, SchedulingRules, both_keys
 from vendors.metax import zones

@@ -22,19 +22,23 @@ from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.keys import ASSIGNED_NODE
 from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.protocol.pods import encode_devices
-from hami_plugin.scheduler.engine.devices import Candidate, Context, Given, Reason, from_summed_capacity
-from hami_plugin.scheduler.engine.policy import CHARGED, Policy, on_the_pods_device, standard
-from hami_plugin.scheduler.engine.requests import (
+from hami_plugin.scheduler.engine.devices import (
     Admit,
     Admitted,
     Asked,
+    Candidate,
+    Context,
     Demand,
     Denied,
+    Given,
+    Reason,
     Request,
     amount,
     count_request,
+    from_summed_capacity,
     limit_or_request,
 )
+from hami_plugin.scheduler.engine.policy import CHARGED, Policy, on_the_pods_device, standard
 from hami_plugin.sdk import (
     AnnotationKeys,
     Card,

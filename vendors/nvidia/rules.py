@@ -24,17 +24,25 @@ from hami_plugin.protocol.grammar import (
 from hami_plugin.protocol.keys import OWN
 from hami_plugin.protocol.nodes import MigProfile, decode_json
 from hami_plugin.scheduler.engine.devices import (
+    Admit,
+    Admitted,
     Booked,
     Candidate,
     Charge,
     Context,
+    Denied,
     DeviceState,
     Given,
     Instance,
+    Invalid,
     Reason,
     Slice,
+    amount,
     book_grant,
     charge_request,
+    count_request,
+    limit_or_request,
+    percentage,
     restore_grant,
     subtract_grant,
 )
@@ -49,16 +57,6 @@ from hami_plugin.scheduler.engine.policy import (
     topology_aware,
     when,
     within_quota,
-)
-from hami_plugin.scheduler.engine.requests import (
-    Admit,
-    Admitted,
-    Denied,
-    Invalid,
-    amount,
-    count_request,
-    limit_or_request,
-    percentage,
 )
 from hami_plugin.sdk import AnnotationKeys, Family, Range, Resources, SchedulingRules, both_keys, overlaps, unoccupied
 from vendors.nvidia.host import FAMILY, VISIBLE, VOID

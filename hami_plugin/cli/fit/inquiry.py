@@ -23,7 +23,7 @@ from hami_plugin.model.views import NodeView, PodView, node_view, pod_view
 from hami_plugin.node_status.registration import Style, wanted_annotations
 from hami_plugin.scheduler.engine.admission import admit_pod
 from hami_plugin.scheduler.engine.capacity import sizes, why_impossible
-from hami_plugin.scheduler.engine.devices import Quota
+from hami_plugin.scheduler.engine.devices import Denied, Quota
 from hami_plugin.scheduler.engine.filter import ScoredNodes, score_nodes
 from hami_plugin.scheduler.engine.fit import CycleOptions, PodFit, Unschedulable, fit_pod
 from hami_plugin.scheduler.engine.node_info import (
@@ -36,7 +36,6 @@ from hami_plugin.scheduler.engine.node_info import (
     scheduling_policies,
 )
 from hami_plugin.scheduler.engine.quotas import quota
-from hami_plugin.scheduler.engine.requests import Denied
 from hami_plugin.sdk import Family, load_vendor
 from hami_plugin.simulation.machines import load_machine
 

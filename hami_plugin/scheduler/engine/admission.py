@@ -8,7 +8,7 @@ from typing import Any
 
 from hami_plugin.model.views import CONTAINER_LISTS, ContainerView, PodView, crowded, pod_view
 from hami_plugin.process.concurrency import Pausing, run_without_pauses
-from hami_plugin.scheduler.engine.devices import Quota
+from hami_plugin.scheduler.engine.devices import Admitted, Denied, Invalid, Quota
 from hami_plugin.scheduler.engine.fit import overlong_annotation, pod_demands_pausing, requested_policies
 from hami_plugin.scheduler.engine.node_info import (
     scheduling_policies,
@@ -17,7 +17,6 @@ from hami_plugin.scheduler.engine.node_info import (
 )
 from hami_plugin.scheduler.engine.policy import weights
 from hami_plugin.scheduler.engine.quotas import beyond
-from hami_plugin.scheduler.engine.requests import Admitted, Denied, Invalid
 from hami_plugin.sdk import Family
 
 Operation = Mapping[str, Any]

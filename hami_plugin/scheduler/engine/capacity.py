@@ -6,10 +6,9 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hami_plugin.model.views import ContainerView, PodView
-from hami_plugin.scheduler.engine.devices import WHOLE, Context, DeviceState, NodeInfo, Reason
+from hami_plugin.scheduler.engine.devices import WHOLE, Context, Demand, DeviceState, NodeInfo, Reason
 from hami_plugin.scheduler.engine.fit import device_checker
 from hami_plugin.scheduler.engine.policy import Policy
-from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.sdk import Family
 
 Shape = tuple[Hashable, ...]

@@ -12,7 +12,7 @@ from typing import TypeVar, overload
 
 from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.process.concurrency import Pausing, run_without_pauses
-from hami_plugin.scheduler.engine.devices import Given, NodeInfo, parse_summary
+from hami_plugin.scheduler.engine.devices import Given, Invalid, NodeInfo, parse_summary
 from hami_plugin.scheduler.engine.fit import (
     CycleOptions,
     PodFit,
@@ -36,7 +36,6 @@ from hami_plugin.scheduler.engine.node_info import (
     subtract_held,
 )
 from hami_plugin.scheduler.engine.policy import Decision, Ranking, fullness
-from hami_plugin.scheduler.engine.requests import Invalid
 from hami_plugin.scheduler.engine.topology import ChoiceCache
 from hami_plugin.sdk import Family
 

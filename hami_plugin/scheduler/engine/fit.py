@@ -22,13 +22,16 @@ from hami_plugin.scheduler.engine.devices import (
     AnnotationLists,
     Candidate,
     Context,
+    Demand,
     DeviceState,
     Given,
+    Invalid,
     NodeInfo,
     Piece,
     Quota,
     Reason,
     detailed,
+    is_part,
     oversized_annotation,
     summary,
 )
@@ -44,7 +47,6 @@ from hami_plugin.scheduler.engine.policy import (
     prepare_checks,
     weights,
 )
-from hami_plugin.scheduler.engine.requests import Demand, Invalid, is_part
 from hami_plugin.scheduler.engine.topology import ChoiceCache
 
 

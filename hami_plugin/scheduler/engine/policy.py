@@ -19,9 +19,12 @@ from hami_plugin.scheduler.engine.devices import (
     Candidate,
     Charge,
     Context,
+    Demand,
     DeviceState,
+    Invalid,
     Piece,
     Reason,
+    Request,
     Restore,
     abbreviate,
     book_grant,
@@ -30,7 +33,6 @@ from hami_plugin.scheduler.engine.devices import (
     names_type,
     restore_grant,
 )
-from hami_plugin.scheduler.engine.requests import Demand, Invalid, Request
 from hami_plugin.scheduler.engine.topology import best_places
 
 

@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from hami_plugin.model.views import PodView, whole
-from hami_plugin.scheduler.engine.devices import PodAllocation, Quota, effective_holding
+from hami_plugin.scheduler.engine.devices import Demand, Invalid, PodAllocation, Quota, effective_holding
 from hami_plugin.scheduler.engine.fit import Demands, pod_demands
 from hami_plugin.scheduler.engine.node_info import pod_allocations, scheduling_policies
-from hami_plugin.scheduler.engine.requests import Demand, Invalid
 from hami_plugin.sdk import Family
 
 PREFIX = "limits."

@@ -33,10 +33,9 @@ from hami_plugin.scheduler.engine.devices import DeviceState
 from hami_plugin.scheduler.engine.node_info import PodInfo, subtract_held
 from hami_plugin.scheduler.extender.cache import Preferences
 from hami_plugin.scheduler.extender.certificates import Certificates
-from hami_plugin.scheduler.extender.extender import Extender, Options
+from hami_plugin.scheduler.extender.extender import Decisions, Extender, Options, SchedulerReloader
 from hami_plugin.scheduler.extender.metrics import HamiSchedulerMetrics, SchedulerMetrics
 from hami_plugin.scheduler.extender.server import Server, kinds
-from hami_plugin.scheduler.extender.succession import Decisions, SchedulerReloader
 from hami_plugin.sdk import Family, load_vendor, vendor_names
 from hami_plugin.telemetry.connections import raise_descriptor_limit
 from hami_plugin.telemetry.http import Probes, TelemetryServer

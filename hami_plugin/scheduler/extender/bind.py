@@ -24,8 +24,8 @@ from hami_plugin.protocol.keys import (
     PHASE_FAILED,
 )
 from hami_plugin.protocol.nodes import NodeLock, owned_by, parse_lock, render_lock
+from hami_plugin.scheduler.engine.devices import Demand
 from hami_plugin.scheduler.engine.node_info import UNASSIGNED, bind_phase, conflict, pod_info, requested_families
-from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.scheduler.extender.cache import Clock, NodeCache, PendingDecision, SchedulerCache
 from hami_plugin.sdk import Family, LockRule
 

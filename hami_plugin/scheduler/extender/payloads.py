@@ -15,11 +15,11 @@ from hami_plugin.errors import WireError
 from hami_plugin.model.views import node_view
 from hami_plugin.process.concurrency import Pausing
 from hami_plugin.scheduler.engine.admission import Allowed
+from hami_plugin.scheduler.engine.devices import Denied
 from hami_plugin.scheduler.engine.filter import (
     FilterResult,
     NoDemand,
 )
-from hami_plugin.scheduler.engine.requests import Denied
 
 Json = Mapping[str, Any]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hami_plugin.scheduler.engine.requests import Demand
+from hami_plugin.scheduler.engine.devices import Demand
 from tests.hami.parity import Json, Parity
 
 

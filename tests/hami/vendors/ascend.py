@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hami_plugin.scheduler.engine.requests import INT32_MAX
+from hami_plugin.scheduler.engine.devices import INT32_MAX
 from tests.hami import fits
 from tests.hami.parity import (
     ADMISSION,

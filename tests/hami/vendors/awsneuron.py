@@ -8,8 +8,7 @@ from itertools import dropwhile
 from typing import Any
 
 from hami_plugin.model.placement import Grant
-from hami_plugin.scheduler.engine.devices import DeviceState, Reason
-from hami_plugin.scheduler.engine.requests import INT32_MAX, Demand
+from hami_plugin.scheduler.engine.devices import INT32_MAX, Demand, DeviceState, Reason
 from tests.hami import fits, values
 from tests.hami.compare import compared
 from tests.hami.parity import ADMISSION, PLACED, REQUEST, Json, Parity, differences, pod_annotations, uuids

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from hami_plugin.scheduler.engine.requests import Demand
+from hami_plugin.scheduler.engine.devices import Demand
 from tests.hami.parity import REQUEST, Json, Parity, amount, differences, no_request, whole_amount
 from vendors.enflame.drs import DEVICE_TYPE
 from vendors.enflame.partitions import Wanted

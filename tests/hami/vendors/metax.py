@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
 
-from hami_plugin.scheduler.engine.devices import Reason
+from hami_plugin.scheduler.engine.devices import INT32_MAX, Reason
 from hami_plugin.scheduler.engine.policy import on_the_pods_device
-from hami_plugin.scheduler.engine.requests import INT32_MAX
 from tests.hami import fits
 from tests.hami.fits import counted
 from tests.hami.parity import (

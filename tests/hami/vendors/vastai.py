@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hami_plugin.scheduler.engine.devices import Context
+from hami_plugin.scheduler.engine.devices import Context, Demand
 from hami_plugin.scheduler.engine.fit import fit
-from hami_plugin.scheduler.engine.requests import Demand
 from tests.hami import values
 from tests.hami.parity import CHOICE, Json, Parity, asks_fit, differences, sound
 from vendors.vastai import DEVICE_TYPE, VastaiSettings, by_die, card, families

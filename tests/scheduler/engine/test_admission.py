@@ -9,9 +9,8 @@ import pytest
 
 from hami_plugin.model.views import ContainerView
 from hami_plugin.scheduler.engine.admission import Allowed, Scheduling, json_patch, review, review_pausing
-from hami_plugin.scheduler.engine.devices import Quota
+from hami_plugin.scheduler.engine.devices import Demand, Denied, Invalid, Quota
 from hami_plugin.scheduler.engine.policy import WEIGHTS_KEY
-from hami_plugin.scheduler.engine.requests import Demand, Denied, Invalid
 from tests.support.pods import of_vendor
 
 OURS = Scheduling(name="hami-scheduler")

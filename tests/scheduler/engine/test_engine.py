@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.nodes import DeviceInfo
-from hami_plugin.scheduler.engine.devices import Context, DeviceState, Reason
+from hami_plugin.scheduler.engine.devices import Context, Demand, DeviceState, Reason
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.policy import ByNumaIf, Misfit, Policy, consecutive, standard, whole_modules
-from hami_plugin.scheduler.engine.requests import Demand
 
 POLICY = Policy(request=lambda _container: None, serves=standard("W", uuids=("x/use", "x/avoid"), types=("x/t", "x/n")))
 

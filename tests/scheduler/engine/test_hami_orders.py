@@ -8,12 +8,11 @@ import pytest
 
 from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.protocol.nodes import DeviceInfo
-from hami_plugin.scheduler.engine.devices import Context, DevicePool, DeviceState, NodeInfo
+from hami_plugin.scheduler.engine.devices import Context, Demand, DevicePool, DeviceState, NodeInfo
 from hami_plugin.scheduler.engine.filter import NodeScore, node_score, rank_nodes
 from hami_plugin.scheduler.engine.fit import PodFit
 from hami_plugin.scheduler.engine.node_info import scheduling_policies
 from hami_plugin.scheduler.engine.policy import Weights, fullness, named, of_type, ordered, score
-from hami_plugin.scheduler.engine.requests import Demand
 from tests.hami import values
 from tests.hami.answers import NO_REQUEST
 from tests.hami.parity import Parity

@@ -18,9 +18,8 @@ from hami_plugin.model.device import NO_LINKS, Link, Links, Snapshot
 from hami_plugin.model.machine import machine
 from hami_plugin.model.views import PodView
 from hami_plugin.protocol.nodes import DeviceInfo
-from hami_plugin.scheduler.engine.devices import Candidate, Charge, Context, idle_state
+from hami_plugin.scheduler.engine.devices import Candidate, Charge, Context, Demand, idle_state
 from hami_plugin.scheduler.engine.policy import Misfit, linked_choice
-from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.scheduler.engine.topology import best_linked, choose
 from tests.support.builders import COUNT, NODE, QUESTION, device
 from tests.support.scale import examples

@@ -10,10 +10,18 @@ from hypothesis import strategies as st
 
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.nodes import DeviceInfo
-from hami_plugin.scheduler.engine.devices import ORDER_KEY, DevicePool, NodeInfo, Quota, idle_state
+from hami_plugin.scheduler.engine.devices import (
+    ORDER_KEY,
+    DevicePool,
+    NodeInfo,
+    Quota,
+    amount,
+    count_request,
+    idle_state,
+    percentage,
+)
 from hami_plugin.scheduler.engine.fit import CycleOptions, PodFit, Unschedulable, fit_pod, pod_demands
 from hami_plugin.scheduler.engine.policy import CHARGED, WEIGHTS_KEY, Policy, standard, within_quota
-from hami_plugin.scheduler.engine.requests import amount, count_request, percentage
 
 
 def policy(device_type: str, **fields) -> Policy:

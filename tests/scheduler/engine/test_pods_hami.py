@@ -11,11 +11,19 @@ import pytest
 
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import NodeView
-from hami_plugin.scheduler.engine.devices import Context, DevicePool, NodeInfo, PodAllocation, Reason, subtract_holdings
+from hami_plugin.scheduler.engine.devices import (
+    Context,
+    Demand,
+    DevicePool,
+    Invalid,
+    NodeInfo,
+    PodAllocation,
+    Reason,
+    subtract_holdings,
+)
 from hami_plugin.scheduler.engine.filter import score_nodes
 from hami_plugin.scheduler.engine.fit import CycleOptions, PodFit, Policies, Unschedulable, fit_pod, pod_demands
 from hami_plugin.scheduler.engine.policy import Policy, standard
-from hami_plugin.scheduler.engine.requests import Demand, Invalid
 from tests.hami import values
 from tests.hami.catalog import Catalog
 from tests.support.hami import Json, asks

@@ -8,11 +8,10 @@ import pytest
 
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.nodes import DeviceInfo
-from hami_plugin.scheduler.engine.devices import DevicePool, NodeInfo, idle_state
+from hami_plugin.scheduler.engine.devices import DevicePool, NodeInfo, amount, count_request, idle_state
 from hami_plugin.scheduler.engine.filter import ORDER_KEY, score_nodes
 from hami_plugin.scheduler.engine.fit import CycleOptions
 from hami_plugin.scheduler.engine.policy import Decision, Policy, Ranking, standard
-from hami_plugin.scheduler.engine.requests import amount, count_request
 
 REQUEST = count_request("red", count=amount("red/count"), memory=amount("red/memory"))
 PLAIN = Policy(request=REQUEST, serves=standard("red"))

@@ -9,12 +9,13 @@ from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.nodes import DeviceInfo
 from hami_plugin.scheduler.engine.devices import (
     PodAllocation,
+    amount,
+    count_request,
     effective_holding,
     idle_state,
     restore_grant,
     subtract_holdings,
 )
-from hami_plugin.scheduler.engine.requests import amount, count_request
 
 request = count_request("red", count=amount("red/count"))
 

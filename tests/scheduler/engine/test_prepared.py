@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from hami_plugin.model.device import Link, Links
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.nodes import DeviceInfo
-from hami_plugin.scheduler.engine.devices import Context, DeviceState, Quota, Reason, Slice, Tenant
+from hami_plugin.scheduler.engine.devices import Context, Demand, DeviceState, Quota, Reason, Slice, Tenant
 from hami_plugin.scheduler.engine.policy import prepare_checks, standard
-from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.scheduler.engine.topology import ChoiceCache
 
 CHECKS = standard("W", uuids=("x/use", "x/avoid"), types=("x/type", "x/no-type"))

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from hami_plugin.model.views import ContainerView, PodView
+from hami_plugin.scheduler.engine.devices import Demand, Invalid, amount, count_request, percentage
 from hami_plugin.scheduler.engine.node_info import requested_families, resource_names
-from hami_plugin.scheduler.engine.requests import Demand, Invalid, amount, count_request, percentage
 from hami_plugin.sdk import vendor_names
 from tests.support.pods import of_vendor
 

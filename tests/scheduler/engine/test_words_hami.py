@@ -8,10 +8,9 @@ from hami_plugin.model.views import pod_view
 from hami_plugin.protocol.keys import NODE_LOCK
 from hami_plugin.protocol.nodes import parse_lock
 from hami_plugin.protocol.pods import Question, decided_shares
-from hami_plugin.scheduler.engine.devices import ORDER_KEY, Context
+from hami_plugin.scheduler.engine.devices import ORDER_KEY, Context, Demand, Invalid
 from hami_plugin.scheduler.engine.node_info import patch_with_label
 from hami_plugin.scheduler.engine.policy import WEIGHTS_KEY, Weights, weights
-from hami_plugin.scheduler.engine.requests import Demand, Invalid
 from tests.support.hami import Json, asks
 from tests.support.pods import json_of, nvidia, view
 

@@ -21,8 +21,8 @@ from hami_plugin.errors import HamiError
 from hami_plugin.node_status.events import EventRecorder
 from hami_plugin.scheduler.extender.app import Scheduler, SchedulerProcess, configured, serve
 from hami_plugin.scheduler.extender.cache import NodeCache
+from hami_plugin.scheduler.extender.extender import Decisions
 from hami_plugin.scheduler.extender.metrics import SchedulerMetrics
-from hami_plugin.scheduler.extender.succession import Decisions
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.support.certificates import Authority, Mount
 from tests.support.extender import ARGS, BINDING, FakeExtender

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hami_plugin.scheduler.extender.app import configured
-from hami_plugin.scheduler.extender.succession import scheduler_change
+from hami_plugin.scheduler.extender.extender import scheduler_change
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from tests.scheduler.extender.test_two_schedulers import check
 from tests.support.promql import series

@@ -8,9 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from hami_plugin.scheduler.extender import succession
-from hami_plugin.scheduler.extender.extender import Extender
-from hami_plugin.scheduler.extender.succession import Decisions
+from hami_plugin.scheduler.extender import extender
+from hami_plugin.scheduler.extender.extender import Decisions, Extender
 from tests.support.node import until
 
 
@@ -54,8 +53,8 @@ def as_extender(one: Played) -> Extender:
 
 @pytest.fixture
 async def stage(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Played, Played, Decisions]]:
-    monkeypatch.setattr(succession, "FINISH_S", 0.2)
-    monkeypatch.setattr(succession, "KNOW_S", 0.2)
+    monkeypatch.setattr(extender, "FINISH_S", 0.2)
+    monkeypatch.setattr(extender, "KNOW_S", 0.2)
     old, new, stop = Played("old"), Played("new"), asyncio.Event()
     decisions = Decisions(as_extender(old))
     task = asyncio.create_task(decisions.run(stop))
@@ -70,7 +69,7 @@ async def stage(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Played, 
 async def test_a_call_that_runs_is_answered_by_the_former_one_and_one_that_waits_by_the_new_one(
     stage: tuple[Played, Played, Decisions], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(succession, "FINISH_S", 60.0)
+    monkeypatch.setattr(extender, "FINISH_S", 60.0)
     old, new, decisions = stage
     first = asyncio.create_task(decisions.filter({}))
     await until(lambda: old.asked == 1)

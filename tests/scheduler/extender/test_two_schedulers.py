@@ -32,9 +32,8 @@ from hami_plugin.protocol.keys import (
 from hami_plugin.protocol.nodes import owned_by
 from hami_plugin.scheduler.engine.node_info import contested_parts, pod_info, read_idle_node, read_node, subtract_held
 from hami_plugin.scheduler.extender.app import Scheduler, configured
-from hami_plugin.scheduler.extender.extender import Extender, Options
+from hami_plugin.scheduler.extender.extender import Decisions, Extender, Options
 from hami_plugin.scheduler.extender.metrics import SchedulerMetrics
-from hami_plugin.scheduler.extender.succession import Decisions
 from hami_plugin.sdk import LockRule
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.simulation.objects import RESOURCES, Filter, ObjectStore

@@ -8,9 +8,8 @@ import pytest
 
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.nodes import DeviceInfo
-from hami_plugin.scheduler.engine.devices import Context, DeviceState, idle_state
+from hami_plugin.scheduler.engine.devices import Admitted, Context, Demand, Denied, DeviceState, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
-from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied
 from vendors.amd.rules import families
 from vendors.amd.settings import AmdSettings
 

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from hami_plugin.model.views import ContainerView, whole
-from hami_plugin.scheduler.engine.devices import Context
+from hami_plugin.scheduler.engine.devices import Context, Demand, Denied
 from hami_plugin.scheduler.engine.fit import Granted, fit
 from hami_plugin.scheduler.engine.policy import Decision, Policy
-from hami_plugin.scheduler.engine.requests import Demand, Denied
 from hami_plugin.sdk import Family
 from tests.hami import values
 from tests.hami.parity import Parity

@@ -13,10 +13,9 @@ from hami_plugin.config.documents import read_yaml
 from hami_plugin.config.hami import device_config
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.nodes import DeviceInfo
-from hami_plugin.scheduler.engine.devices import Context, DeviceState, idle_state
+from hami_plugin.scheduler.engine.devices import Admitted, Context, Demand, Denied, DeviceState, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.policy import Decision
-from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied
 from hami_plugin.sdk import Family
 from tests.hami import fits
 from tests.hami.parity import Parity

@@ -14,11 +14,20 @@ from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.pods import encode_devices
-from hami_plugin.scheduler.engine.devices import ORDER_KEY, Context, DeviceState, Reason, idle_state
+from hami_plugin.scheduler.engine.devices import (
+    ORDER_KEY,
+    Admitted,
+    Context,
+    Demand,
+    Denied,
+    DeviceState,
+    Invalid,
+    Reason,
+    idle_state,
+)
 from hami_plugin.scheduler.engine.fit import Granted, PodFit, Refused, fit, fit_pod
 from hami_plugin.scheduler.engine.node_info import read_node, scheduling_policies
 from hami_plugin.scheduler.engine.quotas import excess, quota
-from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied, Invalid
 from tests.hami import values
 from tests.hami.catalog import Catalog
 from tests.hami.run import Case, asked, documented_in, lines

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.nodes import DeviceInfo, encode_json
-from hami_plugin.scheduler.engine.devices import Context, DeviceState, idle_state
+from hami_plugin.scheduler.engine.devices import Context, Demand, DeviceState, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, fit
-from hami_plugin.scheduler.engine.requests import Demand
 from vendors.biren import BirenSettings, families
 
 (BIREN,) = families(BirenSettings())

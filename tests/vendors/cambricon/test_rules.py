@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.scheduler.engine.devices import Context, Quota, Reason, idle_state
+from hami_plugin.scheduler.engine.devices import Context, Demand, Quota, Reason, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
-from hami_plugin.scheduler.engine.requests import Demand
 from hami_plugin.sdk import LockRule
 from tests.hami import values
 from tests.hami.vendors.cambricon import parity

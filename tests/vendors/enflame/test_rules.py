@@ -10,9 +10,17 @@ import pytest
 from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.scheduler.engine.devices import Context, DeviceState, Reason, idle_state
+from hami_plugin.scheduler.engine.devices import (
+    Admitted,
+    Context,
+    Demand,
+    Denied,
+    DeviceState,
+    Invalid,
+    Reason,
+    idle_state,
+)
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
-from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied, Invalid
 from tests.hami import values
 from tests.hami.answers import ABOUT_A_FAMILY
 from tests.hami.catalog import Known

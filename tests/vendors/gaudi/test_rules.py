@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from hami_plugin.model.views import PodView
 from hami_plugin.protocol.nodes import DeviceInfo
-from hami_plugin.scheduler.engine.devices import Context, idle_state
+from hami_plugin.scheduler.engine.devices import Context, Demand, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, fit
-from hami_plugin.scheduler.engine.requests import Demand
 from vendors.gaudi import GaudiSettings, families
 
 (FAMILY,) = families(GaudiSettings())

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.scheduler.engine.devices import Context, idle_state
+from hami_plugin.scheduler.engine.devices import Context, Demand, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, fit
-from hami_plugin.scheduler.engine.requests import Demand
 from vendors.hygon.rules import families
 from vendors.hygon.settings import HygonSettings
 

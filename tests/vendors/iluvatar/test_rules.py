@@ -7,9 +7,8 @@ from pathlib import Path
 from hami_plugin.config.documents import read_yaml
 from hami_plugin.config.hami import device_config
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.scheduler.engine.devices import Context, idle_state
+from hami_plugin.scheduler.engine.devices import Admitted, Context, Demand, Invalid, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, fit
-from hami_plugin.scheduler.engine.requests import Admitted, Demand, Invalid
 from vendors.iluvatar import IluvatarSettings, families
 
 CHIPS = {family.resources.device_type: family for family in families(IluvatarSettings())}

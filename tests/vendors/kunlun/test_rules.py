@@ -15,10 +15,19 @@ from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.nodes import DeviceInfo
-from hami_plugin.scheduler.engine.devices import ORDER_KEY, Context, DeviceState, Reason, idle_state
+from hami_plugin.scheduler.engine.devices import (
+    ORDER_KEY,
+    Admitted,
+    Context,
+    Demand,
+    Denied,
+    DeviceState,
+    Invalid,
+    Reason,
+    idle_state,
+)
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.policy import Decision
-from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied, Invalid
 from hami_plugin.sdk import SHARED_LOCK
 from tests.hami import values
 from tests.support.hami import answers

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hami_plugin.errors import WireError
-from hami_plugin.scheduler.engine.devices import Candidate, Charge, Context
+from hami_plugin.scheduler.engine.devices import Candidate, Charge, Context, Demand
 from hami_plugin.scheduler.engine.policy import Decision, Misfit, Select
-from hami_plugin.scheduler.engine.requests import Demand
 from tests.hami import values
 from tests.hami.answers import ABOUT_A_FAMILY
 from tests.hami.catalog import Known

@@ -11,9 +11,9 @@ import pytest
 
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.pods import decode_devices
+from hami_plugin.scheduler.engine.devices import Admitted
 from hami_plugin.scheduler.engine.filter import ClusterSnapshot, FilterResult, filter_nodes
 from hami_plugin.scheduler.engine.node_info import PodIndex, patch, read_idle_node
-from hami_plugin.scheduler.engine.requests import Admitted
 from vendors.metax.rules import families
 from vendors.metax.settings import MetaxSettings
 

@@ -6,10 +6,9 @@ import pytest
 
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.scheduler.engine.devices import Context, Given, idle_state
+from hami_plugin.scheduler.engine.devices import Context, Demand, Given, Invalid, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, fit
 from hami_plugin.scheduler.engine.policy import Decision
-from hami_plugin.scheduler.engine.requests import Demand, Invalid
 from vendors.metax.rules import families
 from vendors.metax.settings import MetaxSettings
 

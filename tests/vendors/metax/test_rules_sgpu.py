@@ -10,10 +10,19 @@ import pytest
 from hami_plugin.errors import WireError
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.scheduler.engine.devices import Context, DeviceState, Given, Tenant, idle_state
+from hami_plugin.scheduler.engine.devices import (
+    Admitted,
+    Context,
+    Demand,
+    Denied,
+    DeviceState,
+    Given,
+    Invalid,
+    Tenant,
+    idle_state,
+)
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.policy import Decision, Ranking
-from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied, Invalid
 from vendors.metax.rules import families, qos_fits
 from vendors.metax.settings import MetaxSettings
 

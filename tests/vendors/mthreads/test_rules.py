@@ -8,9 +8,8 @@ import pytest
 
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView
-from hami_plugin.scheduler.engine.devices import Context, DeviceState, Piece, idle_state
+from hami_plugin.scheduler.engine.devices import Admitted, Context, Demand, Denied, DeviceState, Piece, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
-from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied
 from vendors.mthreads import MthreadsSettings, families
 
 (GPU,) = families(MthreadsSettings(), clock=lambda: 1_000_000_007)

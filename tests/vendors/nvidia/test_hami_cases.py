@@ -11,9 +11,18 @@ from pydantic import ValidationError
 from hami_plugin.model.device import Link, Links, symmetric
 from hami_plugin.model.views import ContainerView, PodView
 from hami_plugin.protocol.nodes import DeviceInfo, MigProfile, decode_scores, encode_scores
-from hami_plugin.scheduler.engine.devices import Candidate, Charge, Context, DeviceState, Quota, Slice, idle_state
+from hami_plugin.scheduler.engine.devices import (
+    Candidate,
+    Charge,
+    Context,
+    Demand,
+    DeviceState,
+    Quota,
+    Slice,
+    idle_state,
+    limit_or_request,
+)
 from hami_plugin.scheduler.engine.policy import ByNumaIf, Misfit, linked_choice, within_quota
-from hami_plugin.scheduler.engine.requests import Demand, limit_or_request
 from tests.hami import values
 from tests.hami.vendors.nvidia import cost
 from tests.support.hami import Json, asks

@@ -10,9 +10,8 @@ import pytest
 from hami_plugin.model.device import Link, Links
 from hami_plugin.model.views import ContainerView, NodeView, PodView
 from hami_plugin.protocol.nodes import DeviceInfo, MigProfile
-from hami_plugin.scheduler.engine.devices import Context, DeviceState, Quota, Reason
+from hami_plugin.scheduler.engine.devices import Admitted, Context, Demand, Denied, DeviceState, Invalid, Quota, Reason
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
-from hami_plugin.scheduler.engine.requests import Admitted, Demand, Denied, Invalid
 from vendors.nvidia import VENDOR
 from vendors.nvidia.settings import NvidiaSettings
 

@@ -11,10 +11,9 @@ import pytest
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import NodeView, PodView
 from hami_plugin.protocol.nodes import DeviceInfo
-from hami_plugin.scheduler.engine.devices import Context, DeviceState, idle_state
+from hami_plugin.scheduler.engine.devices import Context, Demand, DeviceState, idle_state
 from hami_plugin.scheduler.engine.fit import Granted, Refused, fit
 from hami_plugin.scheduler.engine.policy import Decision, Policy
-from hami_plugin.scheduler.engine.requests import Demand
 from tests.hami import values
 from tests.hami.catalog import Catalog
 from tests.hami.run import Case, Outcome, asked

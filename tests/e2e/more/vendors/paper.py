@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hami_plugin.config.vendors import ResourceName, VendorSettings, setting
+from hami_plugin.scheduler.engine.devices import amount, count_request
 from hami_plugin.scheduler.engine.policy import Policy, standard
-from hami_plugin.scheduler.engine.requests import amount, count_request
 from hami_plugin.sdk import AnnotationKeys, Family, Resources, Vendor
 
 DEVICE_TYPE = "Paper"

@@ -12,9 +12,8 @@ from hami_plugin.host.paths import HostFiles, HostPaths
 from hami_plugin.model.device import Device
 from hami_plugin.model.placement import Assignment
 from hami_plugin.protocol.nodes import DeviceInfo
-from hami_plugin.scheduler.engine.devices import charge_slot
+from hami_plugin.scheduler.engine.devices import amount, charge_slot, count_request
 from hami_plugin.scheduler.engine.policy import Policy, standard
-from hami_plugin.scheduler.engine.requests import amount, count_request
 from hami_plugin.sdk import AnnotationKeys, Driver, Family, Injection, NodeSide, Resources, SchedulingRules, Vendor
 
 DEVICE_TYPE = "Toy"
