@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from hami_plugin.telemetry import http, status_page
-from hami_plugin.telemetry.http import Probes, TelemetryServer
-from hami_plugin.telemetry.status_page import MAX_TEXT, news, page, policy
+from hami_plugin.telemetry.http import MAX_TEXT, Probes, TelemetryServer, news, page, policy
 from tests.support.scale import examples
 
 HOSTILE = (

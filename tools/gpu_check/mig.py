@@ -20,8 +20,7 @@ from tools.gpu_check.cards import Card
 from tools.gpu_check.findings import Bench, Findings, Trees
 from tools.gpu_check.library import Refused, Timings, ask, constant, loader, refused
 from vendors.nvidia.host import read_capabilities
-from vendors.nvidia.mig import CHANGES, profile_name
-from vendors.nvidia.partitions import MigPartitions
+from vendors.nvidia.partitions import CHANGES, MigPartitions, profile_name
 from vendors.nvidia.settings import NvidiaSettings
 
 PROFILE_NUMBERS = 0x12

@@ -13,7 +13,7 @@ from hami_plugin.cluster.client import connect_wide
 from hami_plugin.scheduler.extender import app
 from hami_plugin.scheduler.extender.extender import Extender
 from hami_plugin.simulation.apiserver import SimulatedApiServer
-from hami_plugin.telemetry.status_page import page
+from hami_plugin.telemetry.http import page
 from tests.scheduler.extender.test_reload import placed
 from tests.support.scheduler_process import Running, started
 from tests.support.scheduling import FAMILIES, add_node, ask, daemons, manifest

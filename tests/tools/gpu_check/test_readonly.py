@@ -7,7 +7,7 @@ import pytest
 
 from tools import gpu_check
 from tools.gpu_check.library import READS, Timings, WriteRefusedError, loader
-from vendors.nvidia.mig import CHANGES
+from vendors.nvidia.partitions import CHANGES
 
 WRITES = re.compile(r"nvml(?!EventSet)\w*(Set|Create|Destroy|Reset|Clear|Modify|Remove|Discover|Freeze)[A-Z]?\w*")
 SOURCES = sorted(Path(gpu_check.__file__).parent.glob("*.py"))

@@ -22,8 +22,7 @@ from hami_plugin.simulation.machines import load_machine
 from tests.support.scale import spread
 from vendors.nvidia import partitions
 from vendors.nvidia.driver import NvmlDriver
-from vendors.nvidia.mig import profile_name
-from vendors.nvidia.partitions import MigPartitions
+from vendors.nvidia.partitions import MigPartitions, profile_name
 from vendors.nvidia.settings import NvidiaSettings
 from vendors.nvidia.simulation import NvmlSimulator, records, simulate
 
