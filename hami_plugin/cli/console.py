@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hami_plugin.render.tables import aligned
+from hami_plugin.cli.tables import aligned
 
 if TYPE_CHECKING:
     from rich.console import Console

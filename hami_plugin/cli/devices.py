@@ -23,7 +23,7 @@ from hami_plugin.errors import HamiError
 def discover(as_json: bool, list_profiles: bool, **options: Any) -> None:
     """Discover this machine's devices once, and print them."""
     from hami_plugin.cli.snapshot import discover_all  # noqa: PLC0415
-    from hami_plugin.render.tables import (  # noqa: PLC0415
+    from hami_plugin.cli.tables import (  # noqa: PLC0415
         DEVICE_RIGHT,
         device_rows,
         device_table,
@@ -64,9 +64,9 @@ def discover(as_json: bool, list_profiles: bool, **options: Any) -> None:
 )
 def topology(svg: Path | None, graph: Path | None, as_json: bool, **options: Any) -> None:
     """Print the links between devices, and the scores that schedulers read."""
+    from hami_plugin.cli.pictures import heat_map_svg, link_graph_svg  # noqa: PLC0415
     from hami_plugin.cli.snapshot import discover_all  # noqa: PLC0415
-    from hami_plugin.render.pictures import heat_map_svg, link_graph_svg  # noqa: PLC0415
-    from hami_plugin.render.tables import links_document, topology_matrix  # noqa: PLC0415
+    from hami_plugin.cli.tables import links_document, topology_matrix  # noqa: PLC0415
 
     title, documents = options["simulate"] or "this machine", []
     with warnings_only():

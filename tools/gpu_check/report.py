@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from hami_plugin.cli.tables import device_table, snapshot_json, topology_matrix
 from hami_plugin.errors import DriverUnavailableError
-from hami_plugin.render.tables import device_table, snapshot_json, topology_matrix
 from tools.gpu_check.daemon import Look
 from tools.gpu_check.findings import Check, Findings, Verdict
 from tools.gpu_check.library import Timings, release

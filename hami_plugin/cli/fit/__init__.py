@@ -19,10 +19,10 @@ import click
 
 from hami_plugin.cli.fit.inquiry import FitAnswer, Inquiry, decision_annotations
 from hami_plugin.cli.options import kubeconfig_option, names_of, profile_names, warnings_only
+from hami_plugin.cli.tables import aligned
 from hami_plugin.model.placement import Grant
 from hami_plugin.model.views import ContainerView, NodeView, PodView, whole
 from hami_plugin.protocol.nodes import refusal_of
-from hami_plugin.render.tables import aligned
 from hami_plugin.scheduler.engine.devices import OURS, Charge, Context, DeviceState, Quota, Reason
 from hami_plugin.scheduler.engine.filter import NodeScore
 from hami_plugin.scheduler.engine.fit import Granted, PodFit, Refused, Step, Unschedulable

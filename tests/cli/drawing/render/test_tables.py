@@ -3,8 +3,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from hami_plugin.cli.tables import device_table, topology_matrix
 from hami_plugin.model.device import Device, Health, Link, Links, Snapshot
-from hami_plugin.render.tables import device_table, topology_matrix
 
 Profile = Callable[[str], Snapshot]
 

@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable
 from dataclasses import fields, replace
 
+from hami_plugin.cli.tables import snapshot_json
 from hami_plugin.model.device import Device, Health, Snapshot
-from hami_plugin.render.tables import snapshot_json
 
 Profile = Callable[[str], Snapshot]
 

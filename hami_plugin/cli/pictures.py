@@ -12,8 +12,8 @@ from html import escape
 from itertools import groupby
 from math import cos, log, pi, sin
 
+from hami_plugin.cli.tables import device_name, differs, explained, numa_name, pair_label
 from hami_plugin.model.device import Device, Link, Snapshot
-from hami_plugin.render.tables import device_name, differs, explained, numa_name, pair_label
 
 _MARGIN = 24
 _EMPTY = "#f3f3f3"

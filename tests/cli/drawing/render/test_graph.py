@@ -8,8 +8,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from hami_plugin.cli.pictures import link_graph_svg
 from hami_plugin.model.device import Device, Health, Snapshot
-from hami_plugin.render.pictures import link_graph_svg
 
 Profile = Callable[[str], Snapshot]
 SVG = "{http://www.w3.org/2000/svg}"

@@ -7,8 +7,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from hami_plugin.cli.pictures import heat_map_svg
 from hami_plugin.model.device import Device, Health, Link, Links, Snapshot
-from hami_plugin.render.pictures import heat_map_svg
 
 Profile = Callable[[str], Snapshot]
 SVG = "{http://www.w3.org/2000/svg}"

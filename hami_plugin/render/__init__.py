@@ -1,1 +1,0 @@
-"""Snapshots for people and programs: tables, matrices, pictures, JSON. Values in, text out; no I/O."""
