@@ -1,6 +1,6 @@
-"""Runs the steps on one node, or on every machine, each in its own process.
+"""Runs the steps on one node, or on every machine, each in its own process; and a claim's life beside them.
 
-The demonstration of devices by ResourceClaims: a claim's life, with a simulated scheduler and kubelet.
+Claims meet a simulated kube-scheduler and the kubelet's part of Dynamic Resource Allocation.
 """
 
 from __future__ import annotations

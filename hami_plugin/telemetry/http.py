@@ -1,9 +1,8 @@
-"""A small HTTP server for probes, metrics and the effective configuration.
+"""A small HTTP server for probes, metrics and the effective configuration, and the status page that it shows.
 
-The status page: the state of a node, or of the cluster, as one file of HTML, whole without scripts, live with them.
-
-Every text of a pod or a driver goes through ``_text``. The policy of the page lets a browser run the one script below
-and fetch from this server, and nothing else.
+The page is the state of a node, or of the cluster, as one file of HTML, whole without scripts, live with them. Every
+text of a pod or a driver goes through ``_text``. The policy of the page lets a browser run the one script below and
+fetch from this server, and nothing else.
 """
 
 from __future__ import annotations

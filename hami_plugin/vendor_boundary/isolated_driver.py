@@ -81,7 +81,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unavailable:
+class CallFailed:
     """A ``DriverUnavailableError``; exceptions with arguments of their own do not pickle."""
 
     reason: DriverReason
@@ -211,7 +211,7 @@ class IsolatedDriver:
             match self._exchange(self._child.pipe, call, until):
                 case Done(value=value):
                     return value
-                case Unavailable(reason=reason, message=message, hint=hint):
+                case CallFailed(reason=reason, message=message, hint=hint):
                     raise DriverUnavailableError(reason, message, hint=hint)
                 case None:
                     raise self._hung(method)

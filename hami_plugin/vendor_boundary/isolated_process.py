@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from hami_plugin.errors import DriverReason, DriverUnavailableError
-from hami_plugin.vendor_boundary.isolated_driver import Busy, Done, DriverCall, Unavailable, receive, send
+from hami_plugin.vendor_boundary.isolated_driver import Busy, CallFailed, Done, DriverCall, receive, send
 
 REPORT_S = 0.5
 """How often a call in progress reports which device it is about."""
@@ -64,7 +64,7 @@ def _no_meter() -> dict[str, Any]:
     return {}
 
 
-def _answer(pipe: Connection, future: Future[Any], driver: Any) -> Done | Unavailable:
+def _answer(pipe: Connection, future: Future[Any], driver: Any) -> Done | CallFailed:
     """Wait for a call, and report meanwhile which device it is about."""
     about = reported = None
     while not wait_for([future], timeout=REPORT_S).done:
@@ -75,10 +75,10 @@ def _answer(pipe: Connection, future: Future[Any], driver: Any) -> Done | Unavai
     try:
         return Done(value=future.result())
     except DriverUnavailableError as error:
-        return Unavailable(reason=error.reason, message=error.message, hint=error.hint)
+        return CallFailed(reason=error.reason, message=error.message, hint=error.hint)
     except Exception as error:  # noqa: BLE001  # a mistake in one vendor's driver ends in its reason, as a crash does
         traceback.print_exc()
-        return Unavailable(reason=DriverReason.FAILED, message=f"{type(error).__name__}: {error}")
+        return CallFailed(reason=DriverReason.FAILED, message=f"{type(error).__name__}: {error}")
 
 
 def _die_with(parent: int) -> None:

@@ -3,10 +3,8 @@
 A partition is a compute instance with its GPU instance, or a GPU instance that has none. Each operation looks its card
 up by UUID, and nothing is remembered between two.
 
-NVML's calls about MIG: what a card can be cut into, and the instances that are made and destroyed.
-
-A session of its own for each operation, without the binding's module globals: so it may run beside discovery and beside
-other cards' operations, and holds no handle of an instance for longer.
+NVML is called in a session of each operation, without the binding's module globals: so an operation may run beside
+discovery and beside other cards' operations, and holds no handle of an instance for longer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Devices as a scheduler sees them: what each has, what pods have of it, and what a container is billed.
 
-A node's annotations or its capacity say which devices it has. HAMi's reasons say why one does not serve.
-
-From a container's limits and requests to a demand: rules that a family puts together.
+A node's annotations or its capacity say which devices it has, and HAMi's reasons say why one does not serve. A family
+puts rules together that make a demand of a container's limits and requests.
 """
 
 from __future__ import annotations

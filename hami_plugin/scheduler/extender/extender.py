@@ -4,10 +4,9 @@ Several replicas may run beside several kube-schedulers, of which one leads. Wha
 pod's annotations before anybody acts on it, and the others read it there. Two that decide at the same moment do not see
 each other, so each kube-scheduler asks the replica beside it.
 
-Takes up a changed configuration while the scheduler runs: another extender is built beside the one that decides.
-
-Once it knows the cluster, calls wait, the former one finishes what it has begun, and the new one decides as soon as it
-has seen all that was decided. So no decision is made by a mixture of two configurations, and none is forgotten.
+``Decisions`` takes up a changed configuration: another extender is built beside the one that decides. Once it knows the
+cluster, calls wait, the former one finishes what it has begun, and the new one decides as soon as it has seen all that
+was decided. So no decision is made by a mixture of two configurations, and none is forgotten.
 """
 
 from __future__ import annotations
