@@ -372,6 +372,7 @@ async def test_the_end_leaves_nothing_behind(site, plugin, until):
     kubelet = await site.kubelet()
     endpoint = await site.endpoint(plugin)
     await until(endpoint.state, ready)
+    await kubelet.until(lambda: kubelet.allocatable(RESOURCE) == 4)
 
     connection = kubelet.plugin(RESOURCE)
     async with asyncio.timeout(30):
