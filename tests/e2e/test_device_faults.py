@@ -41,8 +41,8 @@ MIG mode, and a compute mode is set only where it is configured.
 
 
 def calls_of_the_driver():
-    """The NVML calls that name a device, as the vendor's sources spell them. Those of ``mig`` make instances."""
-    files = [path for path in Path(vendors.nvidia.__path__[0]).glob("*.py") if path.name != "mig.py"]
+    """The NVML calls that name a device, as the vendor's sources spell them. Those of ``partitions`` make instances."""
+    files = [path for path in Path(vendors.nvidia.__path__[0]).glob("*.py") if path.name != "partitions.py"]
     text = "".join(path.read_text() for path in files)
     names = {ALIASES.get(name, name) for name in re.findall(r"nvml(?:Device|EventSet)\w+", text)}
     return sorted(name for name in names & SYMBOLS if name.startswith("nvmlDevice") and "Count" not in name)
