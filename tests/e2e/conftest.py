@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hami_plugin.demo.node import CONFIGURATION, SimulatedNode, execute, simulated_node
-from tests.e2e.forked import launch
 from tests.e2e.steps import start
+from tests.support.forked import launch
 
 
 def pytest_collection_modifyitems(items):

@@ -21,7 +21,7 @@ from hami_plugin.dra.prepared import ClaimFiles, PreparedClaims
 from hami_plugin.dra.preparing import ClaimPreparer, PreparingTiming
 from hami_plugin.partitions import manager
 from hami_plugin.vendor_boundary.guard import Guard
-from tests.e2e.forked import become, stand_in
+from tests.support.forked import become, stand_in
 from vendors.nvidia.partitions import MigSession
 
 PREPARE = (

@@ -19,7 +19,7 @@ from hami_plugin.demo.node import GUARD_S
 from hami_plugin.simulation.dra import PrepareError
 from tests.e2e import dying_claims as dying
 from tests.e2e.claiming import NAMESPACE
-from tests.e2e.forked import fork_daemon
+from tests.support.forked import fork_daemon
 from tests.support.scale import FULL
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")

@@ -7,7 +7,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from hami_plugin import cli
 from hami_plugin.daemon import app
-from tests.e2e.forked import stand_in
+from tests.support.forked import stand_in
 
 LOOKED_S = 60.0
 

@@ -3,7 +3,7 @@
 import pytest
 
 from hami_plugin.daemon import app
-from tests.e2e.forked import stand_in
+from tests.support.forked import stand_in
 
 
 def test_nothing_takes_the_place_of_a_name_that_no_function_of_the_module_reads():

@@ -24,7 +24,7 @@ from hami_plugin.protocol import keys
 from hami_plugin.scheduler.engine.filter import UNREGISTERED
 from hami_plugin.simulation.apiserver import SimulatedApiServer
 from hami_plugin.simulation.kubelet import AdmissionError
-from tests.e2e.forked import launch
+from tests.support.forked import launch
 from tests.support.scheduler_process import Running, started
 from tests.support.scheduling import ask, binding, until
 

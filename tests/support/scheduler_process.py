@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 
 from hami_plugin.simulation.apiserver import SimulatedApiServer
+from tests.support.forked import ForkedProcess, fork_scheduler
 from tests.support.scheduling import until
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +27,7 @@ QUICK = {"scheduler": {"lingerSeconds": 0.2, "name": "toy-scheduler"}}
 class Running:
     """The process, where it listens, and what it has logged."""
 
-    process: asyncio.subprocess.Process
+    process: asyncio.subprocess.Process | ForkedProcess
     port: int
     plain: int
     session: aiohttp.ClientSession
@@ -54,9 +55,12 @@ class Running:
 
 @asynccontextmanager
 async def started(
-    server: SimulatedApiServer, folder: Path, *flags: str, trust: Any = None, **settings: Any
+    server: SimulatedApiServer, folder: Path, *flags: str, trust: Any = None, executed: bool = False, **settings: Any
 ) -> AsyncIterator[Running]:
-    """The command, from its start to whatever end it has found. ``settings`` are more of the scheduler's section."""
+    """The command, from its start to whatever end it has found. ``settings`` are more of the scheduler's section.
+
+    It is forked from a process that has imported it, or ``executed`` with an interpreter of its own.
+    """
     (folder / "config.json").write_text(json.dumps({"scheduler": {**QUICK["scheduler"], **settings}}))
     words = [
         "--config",
@@ -65,15 +69,11 @@ async def started(
         str(server.write_kubeconfig(folder / "kubeconfig")),
     ]
     words += ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--log-format", "json", *flags]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "hami_plugin", "scheduler", *words,
-        cwd=ROOT, stderr=asyncio.subprocess.PIPE, env={**os.environ, "KUBECONFIG": ""},
-    )  # fmt: skip
-    assert process.stderr
+    process, lines = await (_execute(words) if executed else fork_scheduler(words, folder / "log"))
     log: list[dict[str, Any]] = []
 
     async def read() -> None:
-        async for line in process.stderr:
+        async for line in lines:
             log.append(json.loads(line))  # noqa: PERF401  # each as it comes
 
     reading = asyncio.create_task(read())
@@ -88,7 +88,18 @@ async def started(
         if process.returncode is None:
             process.kill()
         await process.wait()
-        await reading
+        if log or executed:
+            await reading
+        reading.cancel()
+
+
+async def _execute(words: Sequence[str]) -> tuple[asyncio.subprocess.Process, asyncio.StreamReader]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "hami_plugin", "scheduler", *words,
+        cwd=ROOT, stderr=asyncio.subprocess.PIPE, env={**os.environ, "KUBECONFIG": ""},
+    )  # fmt: skip
+    assert process.stderr
+    return process, process.stderr
 
 
 def said(log: list[dict[str, Any]], event: str) -> dict[str, Any]:

@@ -46,7 +46,7 @@ async def test_a_pod_is_admitted_placed_and_bound_over_tls(server: SimulatedApiS
     pair = authority.pair("here")
     trust = ssl.create_default_context(cafile=str(authority.certificate))
     flags = ("--tls-cert", str(pair.certificate), "--tls-key", str(pair.key))
-    async with started(server, tmp_path, *flags, trust=trust) as running:
+    async with started(server, tmp_path, *flags, trust=trust, executed=True) as running:
         await running.ready()
 
         admitted = (await running.post("/webhook?timeout=10s", review(manifest("a", memory=3000))))["response"]
@@ -83,7 +83,7 @@ async def test_a_pod_is_admitted_placed_and_bound_over_tls(server: SimulatedApiS
 @pytest.mark.full
 async def test_a_successor_knows_what_its_predecessor_decided(server: SimulatedApiServer, tmp_path: Path) -> None:
     """Killed, not stopped: what it knew is in the annotations or nowhere."""
-    async with started(server, tmp_path) as running:
+    async with started(server, tmp_path, executed=True) as running:
         await running.ready()
         for name in ("a", "b"):
             pod = server.create_pod(manifest(name, gpus=4, cores=100))
@@ -92,7 +92,7 @@ async def test_a_successor_knows_what_its_predecessor_decided(server: SimulatedA
         running.process.kill()
         await running.process.wait()
 
-    async with started(server, tmp_path) as running:
+    async with started(server, tmp_path, executed=True) as running:
         await running.ready()
         for name, nodes in (("c", 1), ("d", 1), ("e", 0)):
             pod = server.create_pod(manifest(name, gpus=4, cores=100))
@@ -107,7 +107,7 @@ async def test_without_the_api_server_it_is_alive_not_ready_and_says_why(
     pod = server.create_pod(manifest("a"))
     request = ask(server, pod)
     await server.refuse()
-    async with started(server, tmp_path) as running:
+    async with started(server, tmp_path, executed=True) as running:
         status, text = await running.get("/readyz")
         assert (await running.get("/healthz"))[0] == 200
         assert status == 503
@@ -136,7 +136,7 @@ async def test_a_burst_on_one_node_gets_through_without_a_lock_that_expires(
     server: SimulatedApiServer, tmp_path: Path
 ) -> None:
     """Filtered one after the other, bound all at once, as kube-scheduler does."""
-    async with started(server, tmp_path) as running, daemons(server):
+    async with started(server, tmp_path, executed=True) as running, daemons(server):
         await running.ready()
         server.delete_node("n2")
         pods = [server.create_pod(manifest(f"p{k}", memory=1000)) for k in range(30)]
