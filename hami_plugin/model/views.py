@@ -91,8 +91,6 @@ class ContainerView:
     def amount(self, resource: str) -> int:
         """How much of ``resource`` the container asks for; 0 when it does not, or says so unreadably."""
         text = self.limits.get(resource, self.requests.get(resource, "0"))
-        if len(text) < _SHORT and text.isdecimal() and text.isascii():  # nearly every amount is a plain number
-            return int(text)
         try:
             return whole(text)
         except ValueError:

@@ -47,6 +47,8 @@ from hami_plugin.protocol.nodes import (
 from hami_plugin.sdk import Cuttable, Family, NodeSide
 from hami_plugin.vendor_boundary.guard import VendorErrors
 
+log = logger(__name__)
+
 MAX_ANNOTATION_BYTES = 256 * 1024
 
 Wanted = dict[str, str | None]
@@ -415,8 +417,6 @@ class LiveNode(Watched[NodeView | None]):
             return
         self.set(node)
 
-
-log = logger(__name__)
 
 T = TypeVar("T")
 

@@ -167,7 +167,6 @@ class NodeConditions:
         }
 
 
-"""When a write that failed is tried again."""
 MAX_NAMED = 256
 """Devices in one annotation."""
 

@@ -35,6 +35,8 @@ from hami_plugin.node_status.registration import FamilySource
 from hami_plugin.process.concurrency import BoundedCalls, StuckError, settable_error
 from hami_plugin.process.log import logger
 
+log = logger(__name__)
+
 FindPod = Callable[[str], PodView | None]
 """A pod of this node by its UID."""
 
@@ -95,8 +97,6 @@ def _user(portions: Sequence[Portion], process: DeviceProcess, pod: FindPod) -> 
 def _measured(processes: Sequence[DeviceProcess]) -> ProcessTotals:
     return ProcessTotals(processes=len(processes), memory=sum(one.memory_used or 0 for one in processes))
 
-
-log = logger(__name__)
 
 READ_TIMEOUT_S = 4.0
 """How long a vendor may read the usage of all its containers."""

@@ -41,6 +41,8 @@ from vendors.nvidia.host import HostTrees, read_capabilities
 from vendors.nvidia.nvml import NoLibraryError, NvmlError, load_first
 from vendors.nvidia.settings import NvidiaSettings
 
+log = logger(__name__)
+
 Card = NewType("Card", object)
 GpuInstance = NewType("GpuInstance", object)
 ComputeInstance = NewType("ComputeInstance", object)
@@ -361,8 +363,6 @@ _GONE = (NOT_FOUND, INVALID_ARGUMENT)
 LISTINGS = 5
 """So often a profile's instances are listed before one that does not answer counts as a failure."""
 _RIGHTS = "run the container privileged, or with NVIDIA_MIG_CONFIG_DEVICES=all and CAP_SYS_ADMIN"
-
-log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

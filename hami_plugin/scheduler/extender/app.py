@@ -41,6 +41,8 @@ from hami_plugin.telemetry.connections import raise_descriptor_limit
 from hami_plugin.telemetry.http import Probes, TelemetryServer
 from hami_plugin.telemetry.process_metrics import ConfigurationMetrics
 
+log = logger(__name__)
+
 MAX_NODES = 200
 """Nodes that are shown and summed up, by name: what more of them took would hold up decisions."""
 MAX_HOLDERS = 16
@@ -195,8 +197,6 @@ def _text(value: object) -> str | None:
     """Paths as they are written in a file, made absolute: a shell's user may be anywhere."""
     return str(value.absolute()) if isinstance(value, Path) else None if value is None else str(value)
 
-
-log = logger(__name__)
 
 LOCK_MARGIN_S = 3.0
 """How much earlier than its call a pod gives up its place in line for a node."""

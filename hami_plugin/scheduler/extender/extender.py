@@ -64,6 +64,8 @@ from hami_plugin.scheduler.extender.payloads import (
 from hami_plugin.scheduler.extender.resizes import Resizes
 from hami_plugin.sdk import Family
 
+log = logger(__name__)
+
 
 class Reviewer:
     """Decides which pods are taken, and with which defaults. ``refuse_impossible``: not those that can never run.
@@ -152,7 +154,6 @@ class Reviewer:
 
 T = TypeVar("T")
 
-log = logger(__name__)
 
 FILTERED, UNFILTERED = "FilteringSucceed", "FilteringFailed"
 BOUND, UNBOUND = "BindingSucceed", "BindingFailed"
