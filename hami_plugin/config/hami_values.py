@@ -21,7 +21,7 @@ from hami_plugin.config.explain import nearest, shown
 from hami_plugin.config.load import load
 from hami_plugin.config.vendors import VendorSettings
 from hami_plugin.errors import ConfigError
-from hami_plugin.host.bounded_yaml import read_yaml as read_bounded_yaml
+from hami_plugin.host.bounded_yaml import read_yaml
 
 Values = dict[str, Any]
 
@@ -131,7 +131,7 @@ class _DroppedError(Exception):
 @cache
 def rules() -> tuple[Rule, ...]:
     """The table."""
-    rows: Any = read_bounded_yaml(_file("hami_values.yaml"))
+    rows: Any = read_yaml(_file("hami_values.yaml"))
     return tuple(Rule(**{**row, "to": _several(row.get("to", ())), "fine": tuple(row.get("fine", ()))}) for row in rows)
 
 

@@ -30,8 +30,15 @@ from hami_plugin.protocol.nodes import (
     unhealthy_indices,
 )
 from hami_plugin.protocol.pods import SEPARATORS, decode_devices
-from hami_plugin.scheduler.engine.devices import DevicePool, Given, NodeInfo, PodAllocation, Slice, idle_state
-from hami_plugin.scheduler.engine.devices import subtract_holdings as in_use
+from hami_plugin.scheduler.engine.devices import (
+    DevicePool,
+    Given,
+    NodeInfo,
+    PodAllocation,
+    Slice,
+    idle_state,
+    subtract_holdings,
+)
 from hami_plugin.scheduler.engine.fit import PodFit, Policies, refit_pod
 from hami_plugin.sdk import Family
 
@@ -340,7 +347,7 @@ def _taken(pool: DevicePool, family: Family, held: Iterable[PodAllocation]) -> D
     if family.rules.policy is None or not pool.states:
         return pool
     policy, bits = family.rules.policy, family.resources.cores_are_bits
-    return replace(pool, states=in_use(pool.states, held, policy.request, policy.restore, bits=bits))
+    return replace(pool, states=subtract_holdings(pool.states, held, policy.request, policy.restore, bits=bits))
 
 
 def pod_allocations(pod: PodView, families: Iterable[Family], problems: list[str]) -> Mapping[str, PodAllocation]:

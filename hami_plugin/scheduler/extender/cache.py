@@ -33,9 +33,9 @@ from hami_plugin.scheduler.engine.node_info import (
     PodIndex,
     PodInfo,
     check_handshakes,
+    pod_info,
     read_idle_node,
 )
-from hami_plugin.scheduler.engine.node_info import pod_info as entry_of
 from hami_plugin.scheduler.engine.quotas import limits, used
 from hami_plugin.scheduler.extender.claiming import ClaimedPods
 from hami_plugin.sdk import Family
@@ -191,7 +191,7 @@ class PodCache:
 
     def assume(self, decided: PodView) -> None:
         """Enter what was just decided: ``decided`` is the pod with its new annotations."""
-        entry = entry_of(decided, self._families)
+        entry = pod_info(decided, self._families)
         assert entry, "a decision names a node"
         before = self.index.entries.get(decided.uid)
         self._assumed[decided.uid] = AssumedPod(entry=entry, before=before)
