@@ -77,7 +77,7 @@ def family_specs(options: Options, environment: Mapping[str, str]) -> Iterator[F
         raise HamiError(f"no devices to describe. {' '.join(problems)}".strip(), hint="try --simulate dgx-h100")
 
 
-def view(directories: Sequence[Path], specs: Sequence[FamilySpec] = ()) -> Registry:
+def runtime_view(directories: Sequence[Path], specs: Sequence[FamilySpec] = ()) -> Registry:
     """The view of a runtime over ``directories``, or over ``specs`` alone if any are given."""
     files: Sequence[SpecFile] = (
         [SpecFile(path=one.file, priority=0, text=one.text()) for one in specs]
@@ -271,12 +271,12 @@ def _view(directories: Sequence[Path], options: dict[str, Any]) -> Registry:
             raise click.UsageError(
                 "--dir and --simulate exclude each other: the specs of a simulated machine are in no directory"
             )
-        return view((), _described(options))
+        return runtime_view((), _described(options))
     searched = directories or configured_directories(options, os.environ)
     for directory in searched:
         if not directory.exists():
             click.echo(f"{directory} does not exist; runtimes find nothing in it", err=True)
-    return view(searched)
+    return runtime_view(searched)
 
 
 def _store(path: Path, text: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hami_plugin.cli.cdi import configured_directories, family_specs, full_name, view
+from hami_plugin.cli.cdi import configured_directories, family_specs, full_name, runtime_view
 from hami_plugin.errors import ConfigError, HamiError
 
 KIND = "k8s.device-plugin.nvidia.com/gpu"
@@ -46,8 +46,8 @@ def test_a_view_of_specs_sees_no_directory(tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text("{")
     specs = list(family_specs(options(simulate="hgx-a100-4gpu", simulation_dir=tmp_path / "machine"), {}))
 
-    assert view([tmp_path]).problems
-    found = view([tmp_path], specs)
+    assert runtime_view([tmp_path]).problems
+    found = runtime_view([tmp_path], specs)
     assert found.problems == ()
     assert {name.device for name in found.names} >= {"0", "3", "all"}
     assert full_name("3", found) == f"{KIND}=3"
