@@ -42,8 +42,8 @@ class Part:
 PARTS = {
     "register": Part(
         about="How soon the kubelet hears of the daemon",
-        full=lambda: registration(repeats=3),
-        quick=lambda: registration(repeats=1),
+        full=lambda: registration(repeats=7),
+        quick=lambda: registration(repeats=3),
     ),
     "idle": Part(
         about="What an idle daemon costs",
@@ -68,7 +68,7 @@ PARTS = {
     "selection": Part(
         about="Choosing the best-linked devices, beside trying every choice",
         full=lambda: selection(repeats=51),
-        quick=lambda: selection(repeats=3),
+        quick=lambda: selection(repeats=5),
     ),
     "fragmentation": Part(
         about="Refused MIG instances for which a card has enough free slices, by our choice of places and by HAMi's",

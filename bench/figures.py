@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -67,6 +68,27 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 def median(values: Sequence[float]) -> float:
     return percentile(sorted(values), 0.5)
+
+
+def ratio(own: Sequence[float], bare: Sequence[float]) -> float:
+    """The median of one measurement over the baseline taken beside it.
+
+    A machine's speed changes within seconds: what is divided must have been measured in the same moment.
+    """
+    return median([value / base for value, base in zip(own, bare, strict=True)])
+
+
+def cpu_beside(work: Callable[[], object], baseline: Callable[[], object], rounds: int) -> tuple[list[float], ...]:
+    """CPU seconds of ``work`` and of ``baseline``, which take turns."""
+    pairs = [(cpu_of(work), cpu_of(baseline)) for _ in range(rounds)]
+    return [own for own, _ in pairs], [bare for _, bare in pairs]
+
+
+def cpu_of(work: Callable[[], object]) -> float:
+    """CPU seconds of this process."""
+    started = time.process_time()
+    work()
+    return time.process_time() - started
 
 
 def _number(value: float) -> str:

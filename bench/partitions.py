@@ -6,13 +6,12 @@ The driver's calls take as long as they do on hardware; who waits for them must 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.figures import Figure, Spread
+from bench.figures import Figure, Spread, cpu_beside, median, ratio
 from bench.fragmentation import profiles_of
 from bench.kubelet import Calls, Shares
 from bench.testbed import Node, Testbed, open_testbed
@@ -162,8 +161,8 @@ def _choice(table: str) -> tuple[float, float, float, str]:
         for there in occupied:
             choose(profiles, there, profiles[0].memory)
 
-    ours, reading = _least(places), _least(lambda: decode_json(text))
-    return ours / reading, ours, reading, table
+    ours, reading = cpu_beside(places, lambda: decode_json(text), 50)
+    return ratio(ours, reading), median(ours), median(reading), table
 
 
 def _card(number: int, profiles: Sequence[MigProfile]) -> DeviceInfo:
@@ -176,13 +175,3 @@ def _card(number: int, profiles: Sequence[MigProfile]) -> DeviceInfo:
         mode="mig",
         mig_profiles=tuple(profiles),
     )
-
-
-def _least(work: Callable[[], object], repeats: int = 50) -> float:
-    """Seconds of CPU, the least of many times."""
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()
-        work()
-        times.append(time.process_time() - start)
-    return min(times)

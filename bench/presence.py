@@ -9,7 +9,7 @@ import grpc
 
 from bench import imports
 from bench.echo import METHOD, echo_server
-from bench.figures import Figure, median
+from bench.figures import Figure, ratio
 from bench.processes import running
 from bench.testbed import Node, open_testbed
 
@@ -64,7 +64,7 @@ async def _first_answer(socket: Path) -> float:
 
 def _beside(name: str, unit: str, own: list[float], bare: list[float], limit: float) -> Figure:
     note = f"{_listed(own)} {unit}; baseline {_listed(bare)}"
-    return Figure(name=f"{name} / baseline", value=median(own) / median(bare), unit="x", limit=limit, note=note)
+    return Figure(name=f"{name} / baseline", value=ratio(own, bare), unit="x", limit=limit, note=note)
 
 
 def _listed(seconds: list[float]) -> str:
