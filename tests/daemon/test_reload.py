@@ -118,6 +118,7 @@ async def reloading(file: Path) -> AsyncIterator[tuple[Process, Reloads, Reloade
     process, reloads = Process(read(file)), Reloads()
     reloader = Reloader(ConfigurationSource(read=lambda: read(file), paths=(file,)), process, reloads)
     task = asyncio.create_task(reloader.run())
+    await asyncio.sleep(0)  # it watches the file from here on
     try:
         yield process, reloads, reloader
     finally:
