@@ -11,7 +11,7 @@ SOURCES := cdi hami_plugin vendors tests bench tools
 PROTOS := $(shell find proto -name '*.proto')
 GENERATED := hami_plugin/kubelet
 # Tests wait for processes about half of their time, and those of make test, of which many are short, more.
-FOR_EACH_CPU = 2
+FOR_EACH_CPU = 3
 PYTEST = $(BIN)/python -m pytest --numprocesses $(or $(WORKERS),$(shell echo $$(($(FOR_EACH_CPU) * $$(nproc))))) \
 	--maxprocesses 8 --dist worksteal
 PIN = CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \

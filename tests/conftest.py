@@ -26,9 +26,10 @@ HERE = Path(__file__).parent
 LONG = (
     *("tests/e2e/", "tests/seeds/", "tests/tools/", "tests/cli/test_devices_command.py"),
     *("tests/scheduler/extender/test_process.py", "tests/vendor_boundary/test_driver.py"),
-    "tests/vendors/test_new_vendor.py",
+    *("tests/scheduler/extender/test_outages.py", "tests/scheduler/extender/test_nothing_grows.py"),
+    *("tests/vendors/test_new_vendor.py", "tests/vendors/nvidia/test_hostile_regions.py"),
 )
-"""What starts processes and waits for them."""
+"""What starts processes and waits for them, or has a test of minutes in ``make test-all``."""
 
 # Some hundred processes are started: without bytecode each of them would compile everything anew.
 sys.dont_write_bytecode = False
