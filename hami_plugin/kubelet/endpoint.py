@@ -213,6 +213,17 @@ def siblings(socket: Path, resource: str) -> Sequence[Path]:
     return sorted(found, key=lambda path: -found[path])
 
 
+def unanswered(socket: Path) -> Path:
+    """Where a registration is made to fail: a socket beside ours that answers nothing."""
+    return socket.with_name(f".{socket.stem}.off")
+
+
+def unanswered_sockets(directory: Path, resource: str) -> Sequence[Path]:
+    """Those of all lives of this daemon for the resource: one that was killed meanwhile has left its own."""
+    found = {path: re.fullmatch(r"\.(.+)\.off", path.name) for path in _sockets(directory)}
+    return [path for path, of in found.items() if of and _generation(f"{of[1]}.sock", resource) is not None]
+
+
 class SiblingRelay:
     """Passes the kubelet's calls on to whoever serves the resource by now, on a socket beside ours.
 
@@ -376,7 +387,7 @@ class Endpoint:
         It forgets when a registration fails: one on a socket that does not answer what its options are.
         """
         self._unregistered = True  # also where it goes wrong half-way
-        mute, path = grpc.aio.server(), self.socket.with_name(f".{self.socket.stem}.off")
+        mute, path = grpc.aio.server(), unanswered(self.socket)
         try:
             path.unlink(missing_ok=True)
             mute.add_insecure_port(address(path))
@@ -488,6 +499,9 @@ class Endpoint:
                 raise ListenError(
                     f"another process serves {sibling}", hint="stop it; a second hami-plugin on one node cannot work"
                 )
+        for path in unanswered_sockets(self.socket.parent, self._plugin.resource):
+            if not await accepts(path):
+                path.unlink(missing_ok=True)
 
     async def _hold(self, listener: Listener, *, inherited: bool) -> None:
         """Be registered with whichever kubelet is there, until ``listener`` has lost its place.

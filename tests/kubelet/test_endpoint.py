@@ -571,14 +571,19 @@ async def test_what_a_successor_refuses_is_refused_and_what_it_leaves_the_first_
     assert (plugin.allocated, heir.allocated) == ([("c",)], [])
 
 
-async def test_the_socket_of_a_killed_predecessor_is_removed(site, plugin, until):
+async def test_the_sockets_of_killed_predecessors_are_removed_and_no_others(site, plugin, until):
     await site.kubelet()
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(site.directory / "hami-example-gpu.1.sock"))
+    others = ("hami-other-gpu.1.sock", ".hami-other-gpu.1.off", "hami-example-gpu.off")
+    for name in ("hami-example-gpu.1.sock", ".hami-example-gpu.off", ".hami-example-gpu.1.off", *others):
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(site.directory / name))
 
     await until((await site.endpoint(plugin, plugins=generation(2))).state, ready)
 
-    assert [path.name for path in site.directory.glob("hami-*")] == ["hami-example-gpu.2.sock"]
+    assert {path.name for path in site.directory.iterdir() if path.is_socket()} == {
+        *("kubelet.sock", "hami-example-gpu.2.sock"),
+        *others,
+    }
 
 
 @pytest.mark.scenario("K11")
