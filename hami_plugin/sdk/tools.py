@@ -135,13 +135,13 @@ def _output_of(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Kill the tool with its process group, and abandon it if even that does not end it.
 
-    A call that hangs in the kernel cannot be killed, and a child in another session keeps the pipes open.
+    A call that hangs in the kernel cannot be killed. The pipes are not read on: a child in another session keeps them
+    open.
     """
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):
-        process.communicate(timeout=KILL_TIMEOUT_S)
-    process.poll()
+        process.wait(KILL_TIMEOUT_S)
     for pipe in (process.stdout, process.stderr):
         if pipe:
             pipe.close()
