@@ -20,7 +20,14 @@ from tests.e2e.steps import WITHIN_S
 from tests.e2e.test_own_scheduler import counted
 from tests.support.sleeping import Sleeping
 
+node = importlib.import_module("hami_plugin.cli.node")
 FOREIGN = {"example.com/owner": "ml", "hami.io/foreign": "1"}
+
+
+@pytest.fixture(autouse=True)
+def settled_soon(monkeypatch):
+    """What writes again after a cleaning is waited for by the one test that has such a writer."""
+    monkeypatch.setattr(node, "SETTLE_S", 0.01)
 
 
 async def clean(stage, *arguments: str) -> tuple[int, str]:
@@ -76,7 +83,7 @@ async def test_a_node_is_cleaned_once_its_daemon_is_gone_and_not_before(running,
                 await asyncio.sleep(0.05)
 
     with monkeypatch.context() as patch:  # it looks again when the daemon has written, however slow the machine is
-        patch.setattr(importlib.import_module("hami_plugin.cli.node"), "asyncio", Sleeping(written_again))
+        patch.setattr(node, "asyncio", Sleeping(written_again))
         forced, why = await clean(stage, NODE, "--force")
     assert forced == 1
     assert "again; find the daemon or scheduler that runs" in why
