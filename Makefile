@@ -10,9 +10,8 @@ STAMP := $(VENV)/.installed
 SOURCES := cdi hami_plugin vendors tests bench tools
 PROTOS := $(shell find proto -name '*.proto')
 GENERATED := hami_plugin/kubelet
-# Tests wait for processes about half of their time, and those of make test, of which many are short, more.
-FOR_EACH_CPU = 3
-PYTEST = $(BIN)/python -m pytest --numprocesses $(or $(WORKERS),$(shell echo $$(($(FOR_EACH_CPU) * $$(nproc))))) \
+# Tests wait for processes more than half of their time.
+PYTEST = $(BIN)/python -m pytest --numprocesses $(or $(WORKERS),$(shell echo $$((3 * $$(nproc))))) \
 	--maxprocesses 8 --dist worksteal
 PIN = CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(UPGRADE)
@@ -49,7 +48,6 @@ demo-picture: $(RUNTIME) ## Draw docs/demo.svg, the picture in the README, anew 
 pictures: setup ## Take docs/status-*.png, the pictures of the status pages, anew in a real browser (150 MB to download)
 	REQUIRE_ALL=1 STATUS_PICTURES=$(CURDIR)/docs $(BIN)/python -m pytest -q tests/runtimes/test_status_page.py
 
-test: FOR_EACH_CPU = 3
 test: setup ## Run every test with a part of its cases, in parallel (REQUIRE_ALL=1: never skip; WORKERS=)
 	$(PYTEST)
 
