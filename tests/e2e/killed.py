@@ -91,7 +91,7 @@ class Killed:
         """What a new kubelet is answered."""
         await self.kubelet.restart()
         await self.node.until(lambda: self.kubelet.registered(self.stage.driver), "the kubelet's return", GUARD_S)
-        await self.kubelet.prepare(pod)
+        await prepared(self.kubelet, pod)
         return self.answer(pod)
 
     def left(self, pod):
@@ -126,10 +126,21 @@ class Killed:
         assert self.stage.leaks() == []
 
 
+async def prepared(kubelet, pod):
+    """As the kubelet does it: it asks again while a daemon that has just started does not know its devices yet."""
+    async with asyncio.timeout(GUARD_S):
+        while True:
+            try:
+                return await kubelet.prepare(pod)
+            except PrepareError as error:
+                if "is not known yet" not in str(error):
+                    raise
+
+
 async def asks_again(one, pod, spot):
     await one.start()
     if one.makes(spot):
-        await one.kubelet.prepare(pod)
+        await prepared(one.kubelet, pod)
         await one.holds(pod)
     await one.kubelet.unprepare(pod)
     one.stage.end(pod)
