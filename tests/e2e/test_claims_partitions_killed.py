@@ -10,7 +10,7 @@ from hami_plugin.demo.node import GUARD_S
 from tests.e2e import dying_claims as dying
 from tests.e2e.claiming import spec_directories
 from tests.e2e.cut_vendors import ASCEND, CAMBRICON, ENFLAME, NVIDIA
-from tests.e2e.killed import COMPANY, Killed, dies_everywhere
+from tests.e2e.killed import COMPANY, Killed, dies_everywhere, prepared
 
 
 class KilledCutter(Killed):
@@ -98,7 +98,7 @@ async def test_after_a_boot_the_instance_is_made_anew_for_the_same_claim(killed)
     assert killed.there() == ()
     await killed.start()
 
-    await killed.kubelet.prepare(pod)
+    await prepared(killed.kubelet, pod)
 
     (after,) = killed.there()
     assert (after.card, after.placement) == (before.card, before.placement)
